@@ -1,0 +1,18 @@
+VENV := .venv
+
+.PHONY: help setup check test format
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+setup:  ## the environment CI uses, in .venv
+	bash .ci/setup $(VENV)
+
+check:  ## everything CI checks
+	bash .ci/check $(VENV)
+
+test:  ## the tests only
+	$(VENV)/bin/python -m pytest -q -m "not slow and not cuda"
+
+format:  ## format and mend what ruff can mend
+	$(VENV)/bin/ruff check --fix . ; $(VENV)/bin/ruff format .

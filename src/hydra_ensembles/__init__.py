@@ -1,0 +1,41 @@
+"""hydra-ensembles: one pre-trained transformer in, one calibrated ensemble out."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hydra_ensembles.backbones import Backbone, load_model, register_backbone
+    from hydra_ensembles.heads import Head, HeadSet, Member, ablate, describe, prune
+
+__version__ = "0.1.0.dev0"
+
+# Imported at first use, so that `hydra-ens --help` does not wait for torch.
+_ROOMS = {
+    "Backbone": "backbones",
+    "load_model": "backbones",
+    "register_backbone": "backbones",
+    "Head": "heads",
+    "HeadSet": "heads",
+    "Member": "heads",
+    "ablate": "heads",
+    "describe": "heads",
+    "prune": "heads",
+}
+
+__all__ = [
+    "Backbone",
+    "Head",
+    "HeadSet",
+    "Member",
+    "ablate",
+    "describe",
+    "load_model",
+    "prune",
+    "register_backbone",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'hydra_ensembles' has no attribute '{name}'")
+    return getattr(import_module(f"hydra_ensembles.{_ROOMS[name]}"), name)

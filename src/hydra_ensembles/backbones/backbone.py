@@ -1,0 +1,246 @@
+"""A backbone: a transformer read through the contract, and the registry of families that can be read so.
+
+`Backbone.of(model)` is a view: its parts hold the model's own parameters. Nothing is copied, and a change of the
+model's numbers is a change of the view's. After a change of its structure (pruning, a new classifier) take a new one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones.block import Block
+from hydra_ensembles.backbones.origin import Origin
+from hydra_ensembles.backbones.parts import Part, UnsupportedBackbone
+from hydra_ensembles.backbones.readouts import Readout
+from hydra_ensembles.backbones.state import State
+from hydra_ensembles.backbones.stems import PatchStem, TokenStem
+from hydra_ensembles.errors import HydraError
+
+Inputs: TypeAlias = Tensor | Mapping[str, Any]
+
+
+class Tower(Part):
+    """One encoder: stem, blocks, readout."""
+
+    def __init__(self, stem: PatchStem | TokenStem, blocks: list[Block], readout: Readout):
+        super().__init__()
+        self.stem, self.blocks, self.readout = stem, nn.ModuleList(blocks), readout
+
+    def forward(self, inputs: Inputs, last_block: str = "read") -> Tensor:
+        """Logits or features; `last_block="full"` computes every token of the last block, read or not."""
+        state: State = self.stem(inputs)
+        for block in self.blocks[:-1]:
+            state = block(state)
+        state = self.blocks[-1](state, self.readout.reads(state) if last_block == "read" else None)
+        return self.readout(state)  # type: ignore[no-any-return]
+
+
+class Contrast(Part):
+    """Joins an image and a text tower: scaled cosine similarities `(images, texts)`."""
+
+    def __init__(self, logit_scale: nn.Parameter, logit_bias: nn.Parameter | None = None):
+        super().__init__()
+        self.logit_scale, self.logit_bias = logit_scale, logit_bias
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        image, text = (F.normalize(features[tower], dim=-1) for tower in ("vision", "text"))
+        logits = self.logit_scale.exp() * image @ text.T
+        return logits if self.logit_bias is None else logits + self.logit_bias
+
+
+class Backbone(Part):
+    """Towers by name, and how their features join into logits."""
+
+    towers: dict[str, Tower]
+
+    def __init__(self, towers: Mapping[str, Tower], contrast: Contrast | None = None):
+        super().__init__()
+        self.towers = nn.ModuleDict(towers)  # type: ignore[assignment]
+        self.contrast = contrast
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Backbone":
+        """Read `model` through the contract, or refuse it and say why."""
+        backbone = family_of(model).view(model)
+        _refuse_unread_parameters(model, backbone)
+        for tower in backbone.towers.values():
+            _refuse_other_arithmetic(tower)
+        return backbone
+
+    def features(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Each tower's output; with several towers, inputs by tower name."""
+        if len(self.towers) == 1:
+            return {name: tower(inputs) for name, tower in self.towers.items()}
+        assert not isinstance(inputs, Tensor)
+        return {name: self.towers[name](part) for name, part in inputs.items()}
+
+    def join(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Logits `(B, C)`: one tower's output as it is, two towers' similarities."""
+        if self.contrast is None:
+            (logits,) = features.values()
+            return logits
+        return self.contrast(features)  # type: ignore[no-any-return]
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return self.join(self.features(inputs))
+
+    def blocks(self) -> Iterator[tuple[str, int, Block]]:
+        """Every block, as (tower, layer, block)."""
+        for name, tower in self.towers.items():
+            for layer, block in enumerate(tower.blocks):
+                assert isinstance(block, Block)
+                yield name, layer, block
+
+
+class Family(Protocol):
+    """What a family of models must bring; a module with these functions is one."""
+
+    def recognises(self, model: nn.Module) -> bool:
+        """Is `model` of this family? Answered without importing its library."""
+
+    def view(self, model: nn.Module) -> Backbone:
+        """The model's parameters, read as parts."""
+
+    def own_forward(self, model: nn.Module, inputs: Inputs) -> Tensor:
+        """The model's own logits `(B, C)`."""
+
+    def origin(self, model: nn.Module) -> Origin:
+        """How to build a model of this shape again; asked of an unpruned model."""
+
+    def build(self, origin: Origin) -> nn.Module:
+        """A model of that shape, with no weights loaded and nothing fetched."""
+
+
+_families: dict[str, str | Family] = {
+    "timm": "hydra_ensembles.backbones.timm",
+    "torchvision": "hydra_ensembles.backbones.torchvision",
+    "transformers": "hydra_ensembles.backbones.transformers",
+    "open_clip": "hydra_ensembles.backbones.open_clip",
+}
+
+
+def register_backbone(library: str, family: Family) -> None:
+    """Teach the library a family of models; one registered later is asked first.
+
+    `library` is the name under which its models stand in a store's config.json.
+    """
+    _families.pop(library, None)
+    _families[library] = family
+
+
+def family_named(library: str) -> Family:
+    """The family registered for a library."""
+    if library not in _families:
+        raise UnsupportedBackbone(
+            f"library '{library}' is not known; known: {', '.join(_families)}; add one with register_backbone"
+        )
+    family = _families[library]
+    return import_module(family) if isinstance(family, str) else family
+
+
+def build_model(origin: Origin) -> nn.Module:
+    """A model of that shape, by the family that knows its library, with no weights loaded and nothing fetched."""
+    family = family_named(origin.library)
+    try:
+        return family.build(origin)
+    except HydraError:
+        raise
+    except Exception as error:
+        # Whatever a library's constructor makes of settings it does not like.
+        reason = str(error).strip().splitlines() or [""]
+        raise UnsupportedBackbone(
+            f"{origin.library} cannot build '{origin.architecture}' with {origin.kwargs}: "
+            f"{type(error).__name__}: {reason[0]}"
+        ) from error
+
+
+def family_of(model: nn.Module) -> Family:
+    """The family that recognises `model`."""
+    for library in reversed(_families):
+        family = family_named(library)
+        if family.recognises(model):
+            return family
+    raise UnsupportedBackbone(_why_unknown(model))
+
+
+def comes_from(model: nn.Module, library: str) -> bool:
+    """Is the model's class, or one it inherits from, defined in `library`?"""
+    return any(cls.__module__.split(".")[0] == library for cls in type(model).__mro__)
+
+
+def _why_unknown(model: nn.Module) -> str:
+    name = type(model).__name__
+    for path, module in model.named_modules():
+        kind = f"{path} ({type(module).__name__})"
+        if hasattr(module, "window_size"):
+            return f"{kind}: windowed attention is not supported; a head there does not see all tokens"
+        groups = getattr(module, "num_kv_heads", None) or getattr(module, "num_key_value_heads", None)
+        if groups is not None and groups != getattr(module, "num_heads", groups):
+            return f"{kind}: grouped-query attention is not supported; its heads share keys and values"
+    return (
+        f"{name}: no family recognises this model; known: {', '.join(_families)}; "
+        "add one of your own with register_backbone"
+    )
+
+
+def _refuse_unread_parameters(model: nn.Module, backbone: Backbone) -> None:
+    read = {id(p) for p in backbone.parameters()}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in read:
+            owner = name.rpartition(".")[0]
+            kind = type(model.get_submodule(owner)).__name__
+            raise UnsupportedBackbone(
+                f"{owner or type(model).__name__} ({kind}): parameter '{name}' has no place in the backbone "
+                "contract, and leaving it out would change the model; add the family with register_backbone"
+            )
+
+
+def _refuse_other_arithmetic(tower: Tower) -> None:
+    """A block may have a known parameter layout and compute something else (timm's ResPostBlock does).
+
+    So the first block is tried: four random tokens through the library's forward and through ours.
+    """
+    block = tower.blocks[0]
+    assert isinstance(block, Block)
+    weight = block.attention.out.weight
+    if block.own is None or weight.is_meta:
+        return
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 4, tower.stem.width, generator=generator).to(weight)
+    with torch.no_grad():
+        own, ours = block.own(x) - x, block(State(x)).tokens - x
+    difference = ((own - ours).norm() / own.norm().clamp_min(torch.finfo(own.dtype).tiny)).item()
+    if difference > (1e-3 if weight.dtype in (torch.float32, torch.float64) else 0.1):
+        raise UnsupportedBackbone(
+            f"{block.path}: has the parameters of a known block but computes something else "
+            f"(relative difference {difference:.1e} on a probe); add the family with register_backbone"
+        )
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Dropout and stochastic depth off, every flag restored afterwards."""
+    training = [part for part in module.modules() if part.training]
+    try:
+        for part in training:
+            part.training = False
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def own_block(module: nn.Module, call: Callable[[Tensor], Any] | None = None) -> Callable[[Tensor], Tensor]:
+    """The library's forward of a block on tokens `(B, T, D)`, without dropout."""
+
+    def forward(x: Tensor) -> Tensor:
+        with evaluating(module):
+            out = module(x) if call is None else call(x)
+        return out[0] if isinstance(out, tuple) else out  # type: ignore[no-any-return]
+
+    return forward

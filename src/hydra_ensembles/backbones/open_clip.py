@@ -1,0 +1,213 @@
+"""open_clip CLIP: an image and a text tower whose attention has the parameters of nn.MultiheadAttention.
+
+Towers borrowed from other libraries (a timm trunk, a transformers text encoder) are not read yet.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones.attention import Attention, PackedQKV
+from hydra_ensembles.backbones.backbone import Backbone, Contrast, Inputs, Tower, comes_from, own_block
+from hydra_ensembles.backbones.block import Block
+from hydra_ensembles.backbones.origin import Origin
+from hydra_ensembles.backbones.parts import (
+    FeedForward,
+    UnsupportedBackbone,
+    activation_name,
+    linear_of,
+    norm_of,
+)
+from hydra_ensembles.backbones.readouts import Projection, Readout, projection_of
+from hydra_ensembles.backbones.stems import PatchStem, TokenStem
+from hydra_ensembles.backbones.surgery import shrink_packed
+from hydra_ensembles.optional import import_extra
+
+_TEXT_POOLS = {"argmax": "index", "eos": "index", "first": "first"}
+
+
+def recognises(model: nn.Module) -> bool:
+    return comes_from(model, "open_clip") and hasattr(model, "visual") and hasattr(model, "logit_scale")
+
+
+def own_forward(model: Any, inputs: Inputs) -> Tensor:
+    assert isinstance(inputs, Mapping)
+    return model.get_logits(inputs["vision"], inputs["text"])[0]  # type: ignore[no-any-return]
+
+
+def view(model: Any) -> Backbone:
+    # CLIP keeps the text tower's parts as its own attributes, CustomTextCLIP in a module `text`.
+    text, prefix = (model.text, "text.") if hasattr(model, "text") else (model, "")
+    towers = {"vision": _vision(model.visual), "text": _text(text, prefix)}
+    return Backbone(towers, Contrast(model.logit_scale, model.logit_bias))
+
+
+def _vision(visual: Any) -> Tower:
+    if not hasattr(visual, "conv1") or not hasattr(visual, "transformer"):
+        raise UnsupportedBackbone(
+            f"visual ({type(visual).__name__}): only open_clip's own VisionTransformer is read as an image tower"
+        )
+    if visual.attn_pool is not None:
+        raise UnsupportedBackbone("visual.attn_pool: attentional pooling is not supported")
+    if visual.pool_type not in ("tok", "avg") or visual.output_tokens:
+        raise UnsupportedBackbone(
+            f"visual: pool_type='{visual.pool_type}' with output_tokens={visual.output_tokens} is not supported"
+        )
+    stem = PatchStem(
+        visual.conv1,
+        visual.image_size,
+        visual.positional_embedding,
+        cls_token=visual.class_embedding,
+        norm=norm_of(visual.ln_pre, "visual.ln_pre"),
+    )
+    norm = norm_of(visual.ln_post, "visual.ln_post")
+    is_mean = visual.pool_type == "avg"
+    readout = Readout(
+        "mean" if is_mean else "first",
+        None if visual.proj is None else Projection(visual.proj, transposed=True),
+        norm=None if visual.final_ln_after_pool else norm,
+        norm_pooled=norm if visual.final_ln_after_pool else None,
+        skip=1 if is_mean else 0,
+    )
+    return Tower(stem, _blocks(visual.transformer, "visual.transformer"), readout)
+
+
+def _text(text: Any, prefix: str) -> Tower:
+    if not hasattr(text, "token_embedding") or not hasattr(text, "transformer"):
+        raise UnsupportedBackbone(
+            f"text ({type(text).__name__}): only open_clip's own TextTransformer is read as a text tower"
+        )
+    pool = _get(text, "pool_type", "text_pool_type")
+    if getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False):
+        raise UnsupportedBackbone(f"{prefix}transformer: class embeddings (CoCa) and padding masks are not supported")
+    if pool not in _TEXT_POOLS:
+        raise UnsupportedBackbone(
+            f"{prefix}transformer: pool_type='{pool}' is not supported; supported: {', '.join(_TEXT_POOLS)}"
+        )
+    stem = TokenStem(
+        text.token_embedding,
+        text.positional_embedding,
+        causal=text.attn_mask is not None,
+        pool=pool if _TEXT_POOLS[pool] == "index" else None,
+        eos_id=_get(text, "eos_id", "text_eos_id") if pool == "eos" else None,
+    )
+    projection = text.text_projection
+    if projection is not None:
+        is_layer = isinstance(projection, nn.Linear)
+        projection = projection_of(projection) if is_layer else Projection(projection, transposed=True)
+    readout = Readout(_TEXT_POOLS[pool], projection, norm=norm_of(text.ln_final, f"{prefix}ln_final"))
+    return Tower(stem, _blocks(text.transformer, f"{prefix}transformer"), readout)
+
+
+def _get(text: Any, own: str, inside_clip: str) -> Any:
+    return getattr(text, own) if hasattr(text, own) else getattr(text, inside_clip)
+
+
+def _blocks(transformer: Any, path: str) -> list[Block]:
+    return [_block(block, f"{path}.resblocks.{i}") for i, block in enumerate(transformer.resblocks)]
+
+
+def _block(block: Any, path: str) -> Block:
+    attn, mlp = block.attn, block.mlp
+    if not hasattr(attn, "in_proj_weight"):
+        raise UnsupportedBackbone(f"{path}.attn ({type(attn).__name__}): has no 'in_proj_weight'")
+    if not isinstance(getattr(attn, "ln_inner", nn.Identity()), nn.Identity):
+        raise UnsupportedBackbone(
+            f"{path}.attn.ln_inner (scale_attn_inner): a norm over concatenated heads ties them together, so that "
+            "no head can be removed without changing the others"
+        )
+    if getattr(attn, "logit_scale", None) is not None:
+        raise UnsupportedBackbone(f"{path}.attn.logit_scale: scaled cosine attention is not supported")
+    return Block(
+        Attention(
+            PackedQKV(attn.in_proj_weight, attn.in_proj_bias),
+            linear_of(attn.out_proj, f"{path}.attn.out_proj"),
+            head_dim=attn.head_dim,
+            q_norm=norm_of(getattr(attn, "ln_q", nn.Identity()), f"{path}.attn.ln_q"),
+            k_norm=norm_of(getattr(attn, "ln_k", nn.Identity()), f"{path}.attn.ln_k"),
+            head_scale=getattr(attn, "head_scale", None),
+        ),
+        FeedForward(
+            linear_of(mlp.c_fc, f"{path}.mlp.c_fc"),
+            linear_of(mlp.c_proj, f"{path}.mlp.c_proj"),
+            activation_name(mlp.gelu, f"{path}.mlp.gelu"),
+            norm=norm_of(getattr(mlp, "ln", nn.Identity()), f"{path}.mlp.ln"),
+        ),
+        norm_attention=norm_of(block.ln_1, f"{path}.ln_1"),
+        norm_mlp=norm_of(block.ln_2, f"{path}.ln_2"),
+        norm_projected=norm_of(getattr(block, "ln_attn", nn.Identity()), f"{path}.ln_attn"),
+        scale_attention=getattr(block.ls_1, "gamma", None),
+        scale_mlp=getattr(block.ls_2, "gamma", None),
+        own=own_block(block),
+        shrink=partial(_shrink, block),
+        path=f"{path} ({type(block).__name__})",
+    )
+
+
+def _shrink(block: Any, keep: Sequence[int]) -> None:
+    block.attn = shrink_packed(block.attn, keep)
+
+
+def origin(model: Any) -> Origin:
+    text = model.text if hasattr(model, "text") else model
+    visual, projection = model.visual, text.text_projection
+    kwargs = {
+        "embed_dim": visual.output_dim,
+        "quick_gelu": type(visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU",
+        "init_logit_bias": None if model.logit_bias is None else 0.0,
+        "nonscalar_logit_scale": model.logit_scale.ndim == 1,
+        "vision_cfg": {
+            "image_size": list(visual.image_size),
+            "patch_size": list(visual.patch_size),
+            "head_width": visual.transformer.resblocks[0].attn.head_dim,
+            "no_ln_pre": isinstance(visual.ln_pre, nn.Identity),
+            "pool_type": visual.pool_type,
+            "final_ln_after_pool": visual.final_ln_after_pool,
+            **_transformer_settings(visual.transformer),
+        },
+        "text_cfg": {
+            "context_length": text.context_length,
+            "vocab_size": text.vocab_size,
+            "heads": text.transformer.resblocks[0].attn.num_heads,
+            "no_causal_mask": text.attn_mask is None,
+            "pool_type": _get(text, "pool_type", "text_pool_type"),
+            "eos_id": _get(text, "eos_id", "text_eos_id"),
+            "proj_type": "none" if projection is None else "linear",
+            "proj_bias": isinstance(projection, nn.Linear) and projection.bias is not None,
+            **_transformer_settings(text.transformer),
+        },
+    }
+    return Origin("open_clip", type(model).__name__, kwargs)
+
+
+def _transformer_settings(transformer: Any) -> dict[str, Any]:
+    block = transformer.resblocks[0]
+    attn, mlp = block.attn, block.mlp
+    return {
+        "width": transformer.width,
+        "layers": len(transformer.resblocks),
+        "mlp_ratio": (mlp.c_fc.out_features + 0.5) / transformer.width,
+        "ls_init_value": 1e-5 if hasattr(block.ls_1, "gamma") else None,
+        "block_type": "custom" if hasattr(block, "ln_attn") else None,
+        "qk_norm": not isinstance(getattr(attn, "ln_q", nn.Identity()), nn.Identity),
+        "scale_heads": getattr(attn, "head_scale", None) is not None,
+        "scale_attn": not isinstance(getattr(block, "ln_attn", nn.Identity()), nn.Identity),
+        "scale_fc": not isinstance(getattr(mlp, "ln", nn.Identity()), nn.Identity),
+    }
+
+
+def build(origin: Origin) -> nn.Module:
+    open_clip = import_extra("open_clip", "clip", "building an open_clip model")
+    if origin.architecture in ("CLIP", "CustomTextCLIP"):
+        return getattr(open_clip, origin.architecture)(**origin.kwargs)  # type: ignore[no-any-return]
+    config = open_clip.get_model_config(origin.architecture)
+    if config is None:
+        raise UnsupportedBackbone(
+            f"open_clip has no model named '{origin.architecture}'; open_clip.list_models() lists them"
+        )
+    if "multimodal_cfg" in config or "hf_model_name" in config["text_cfg"]:
+        raise UnsupportedBackbone(f"{origin.architecture}: only models with open_clip's own text tower are read")
+    model_class = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
+    return model_class(**config, **origin.kwargs)  # type: ignore[no-any-return]

@@ -1,0 +1,160 @@
+"""The few parts every supported transformer is made of: norms, activations, feed-forward layers.
+
+A part holds the model's own parameters, not copies: it is a way to read the model. Its `spec` is JSON and says
+everything about it but the numbers in its tensors.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydra_ensembles.errors import HydraError
+
+
+class UnsupportedBackbone(HydraError):
+    """The model, or a module of it, is outside the backbone contract."""
+
+
+class Part(nn.Module):
+    """A module that can say in JSON what it is."""
+
+    facts: ClassVar[tuple[str, ...]] = ()
+
+    def spec(self) -> dict[str, Any]:
+        """Kind, settings, shapes of tensors, and the same of every part inside."""
+        return {
+            "part": type(self).__name__,
+            **{fact: getattr(self, fact) for fact in self.facts},
+            "tensors": {name: list(p.shape) for name, p in self.named_parameters(recurse=False)},
+            **{name: _spec(child) for name, child in self.named_children()},
+        }
+
+
+def _spec(module: nn.Module) -> Any:
+    if isinstance(module, Part):
+        return module.spec()
+    if isinstance(module, nn.ModuleList):
+        return [_spec(child) for child in module]
+    if isinstance(module, nn.ModuleDict):
+        return {name: _spec(child) for name, child in module.items()}
+    return {
+        "part": "Linear" if isinstance(module, nn.Linear) else type(module).__name__,
+        "tensors": {name: list(p.shape) for name, p in module.named_parameters()},
+    }
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu": F.relu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+_ACTIVATION_CLASSES = {
+    "GELU": "gelu",
+    "GELUActivation": "gelu",
+    "GELUTanh": "gelu_tanh",
+    "GeluTanh": "gelu_tanh",
+    "NewGELUActivation": "gelu_tanh",
+    "QuickGELU": "quick_gelu",
+    "QuickGELUActivation": "quick_gelu",
+    "QuickGelu": "quick_gelu",
+    "ReLU": "relu",
+    "SiLU": "silu",
+    "SiLUActivation": "silu",
+    "Swish": "silu",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+}
+
+
+def activation_name(module: nn.Module, path: str) -> str:
+    """Our name for a library's activation module.
+
+    >>> activation_name(nn.GELU(approximate="tanh"), "blocks.0.mlp.act")
+    'gelu_tanh'
+    """
+    name = _ACTIVATION_CLASSES.get(type(module).__name__)
+    if name is None:
+        raise UnsupportedBackbone(
+            f"{path}: activation {type(module).__name__} is not known; known: {', '.join(ACTIVATIONS)}"
+        )
+    return "gelu_tanh" if name == "gelu" and getattr(module, "approximate", "none") == "tanh" else name
+
+
+class Norm(Part):
+    """LayerNorm (`kind="layer"`) or RMSNorm (`kind="rms"`) over the last dimension."""
+
+    facts = ("kind", "eps")
+
+    def __init__(self, kind: str, weight: nn.Parameter | None, bias: nn.Parameter | None, eps: float, size: int):
+        super().__init__()
+        self.kind, self.eps, self.size = kind, eps, size
+        self.weight, self.bias = weight, bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "layer":
+            return F.layer_norm(x, (self.size,), self.weight, self.bias, self.eps)
+        return F.rms_norm(x, (self.size,), self.weight, self.eps)
+
+
+def norm_of(module: nn.Module, path: str) -> Norm | None:
+    """A library's norm as ours; None for an identity."""
+    if isinstance(module, nn.Identity):
+        return None
+    if isinstance(module, nn.LayerNorm):
+        return Norm("layer", module.weight, module.bias, module.eps, module.normalized_shape[-1])
+    if type(module).__name__ in ("RMSNorm", "RmsNorm", "RmsNormFp32"):
+        size = module.normalized_shape[-1]  # type: ignore[index]
+        return Norm("rms", module.weight, getattr(module, "bias", None), module.eps, int(size))  # type: ignore[arg-type]
+    raise UnsupportedBackbone(f"{path}: norm {type(module).__name__} is not known; known: LayerNorm, RMSNorm")
+
+
+def linear_of(module: nn.Module, path: str) -> nn.Linear:
+    """The module itself, if it is a plain linear layer."""
+    if not isinstance(module, nn.Linear):
+        raise UnsupportedBackbone(f"{path}: expected a linear layer, found {type(module).__name__}")
+    return module
+
+
+class FeedForward(Part):
+    """The MLP of a block; gated variants multiply one half of the hidden layer by the activated other.
+
+    `gate` is None, `"first"` or `"last"` (which half of a packed `fc_in` is activated), or `"own"` (a layer `fc_gate`).
+    """
+
+    facts = ("activation", "gate")
+
+    def __init__(
+        self,
+        fc_in: nn.Linear,
+        fc_out: nn.Linear,
+        activation: str,
+        gate: str | None = None,
+        fc_gate: nn.Linear | None = None,
+        norm: Norm | None = None,
+    ):
+        super().__init__()
+        self.fc_in, self.fc_out, self.fc_gate, self.norm = fc_in, fc_out, fc_gate, norm
+        self.activation, self.gate = activation, gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        act = ACTIVATIONS[self.activation]
+        hidden = self.fc_in(x)
+        if self.gate is None:
+            hidden = act(hidden)
+        elif self.gate == "own":
+            assert self.fc_gate is not None
+            hidden = act(self.fc_gate(x)) * hidden
+        else:
+            first, last = hidden.chunk(2, dim=-1)
+            hidden = act(first) * last if self.gate == "first" else first * act(last)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        return self.fc_out(hidden)  # type: ignore[no-any-return]

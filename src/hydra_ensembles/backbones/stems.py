@@ -1,0 +1,154 @@
+"""Stems: from images or token ids to the first state. Shapes: B batch, T tokens, D width."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones.parts import Norm, Part
+from hydra_ensembles.backbones.state import State
+from hydra_ensembles.errors import HydraError
+
+
+class InputError(HydraError):
+    """The inputs do not fit the backbone."""
+
+
+class PatchStem(Part):
+    """Images `(B, C, height, width)` to patch tokens, behind prefix tokens (CLS, then registers).
+
+    The position table covers all tokens, or only the patches (`positions_on="patches"`).
+    """
+
+    facts = ("patch_size", "image_size", "positions_on")
+
+    def __init__(
+        self,
+        conv: nn.Conv2d,
+        image_size: tuple[int, int],
+        positions: nn.Parameter | None,
+        positions_on: str = "all",
+        cls_token: nn.Parameter | None = None,
+        registers: nn.Parameter | None = None,
+        norm_patches: Norm | None = None,
+        norm: Norm | None = None,
+    ):
+        super().__init__()
+        self.weight, self.bias = conv.weight, conv.bias
+        self.patch_size: list[int] = list(conv.kernel_size)
+        self.image_size, self.positions_on = list(image_size), positions_on
+        self.positions, self.cls_token, self.registers = positions, cls_token, registers
+        self.norm_patches, self.norm = norm_patches, norm
+
+    @property
+    def width(self) -> int:
+        return len(self.weight)
+
+    @property
+    def num_patches(self) -> int:
+        (height, width), (ph, pw) = self.image_size, self.patch_size
+        return (height // ph) * (width // pw)
+
+    @property
+    def num_prefix(self) -> int:
+        return sum(p.numel() // self.width for p in (self.cls_token, self.registers) if p is not None)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prefix + self.num_patches
+
+    def forward(self, images: Tensor) -> State:
+        channels = self.weight.shape[1]
+        if images.ndim != 4 or list(images.shape[1:]) != [channels, *self.image_size]:
+            raise InputError(
+                f"this backbone takes images of shape (batch, {channels}, {self.image_size[0]}, "
+                f"{self.image_size[1]}), found {tuple(images.shape)}; resize them first"
+            )
+        x = F.conv2d(images, self.weight, self.bias, stride=self.patch_size).flatten(2).transpose(1, 2)
+        x = x if self.norm_patches is None else self.norm_patches(x)
+        positions = None if self.positions is None else self.positions.reshape(-1, self.width).to(x.dtype)
+        if positions is not None and self.positions_on == "patches":
+            x = x + positions
+        prefix = [
+            p.reshape(1, -1, self.width).to(x.dtype).expand(len(x), -1, -1)
+            for p in (self.cls_token, self.registers)
+            if p is not None
+        ]
+        x = torch.cat([*prefix, x], dim=1)
+        if positions is not None and self.positions_on == "all":
+            x = x + positions
+        return State(x if self.norm is None else self.norm(x))
+
+
+class TokenStem(Part):
+    """Token ids `(B, T)`, or a mapping with `input_ids` and perhaps `attention_mask`, `token_type_ids`.
+
+    `padding_id`: positions count only the tokens that are not this one, starting behind it (RoBERTa).
+    `pool`: where an index readout looks, `"argmax"` (the highest id) or `"eos"` (the first `eos_id`).
+    """
+
+    facts = ("causal", "padding_id", "pool", "eos_id")
+
+    def __init__(
+        self,
+        words: nn.Embedding,
+        positions: nn.Parameter,
+        types: nn.Embedding | None = None,
+        norm: Norm | None = None,
+        causal: bool = False,
+        padding_id: int | None = None,
+        pool: str | None = None,
+        eos_id: int | None = None,
+    ):
+        super().__init__()
+        self.words, self.positions, self.norm = words.weight, positions, norm
+        self.types = None if types is None else types.weight
+        self.causal, self.padding_id, self.pool, self.eos_id = causal, padding_id, pool, eos_id
+
+    @property
+    def width(self) -> int:
+        return self.words.shape[1]
+
+    @property
+    def max_tokens(self) -> int:
+        return len(self.positions) - (0 if self.padding_id is None else self.padding_id + 1)
+
+    def forward(self, inputs: Tensor | Mapping[str, Any]) -> State:
+        fields: Mapping[str, Any] = {"input_ids": inputs} if isinstance(inputs, Tensor) else inputs
+        ids = fields["input_ids"]
+        if ids.shape[1] > self.max_tokens:
+            raise InputError(
+                f"this backbone takes at most {self.max_tokens} tokens, found {ids.shape[1]}; truncate the text"
+            )
+        x = F.embedding(ids, self.words)
+        if self.types is not None:
+            types = fields.get("token_type_ids")
+            x = x + F.embedding(torch.zeros_like(ids) if types is None else types, self.types)
+        x = x + F.embedding(self._position_ids(ids), self.positions)
+        x = x if self.norm is None else self.norm(x)
+        return State(x, _additive(fields.get("attention_mask"), x.dtype), self.causal, pool=self._pool(ids))
+
+    def _position_ids(self, ids: Tensor) -> Tensor:
+        if self.padding_id is None:
+            return torch.arange(ids.shape[1], device=ids.device)
+        real = (ids != self.padding_id).long()
+        return real.cumsum(dim=1) * real + self.padding_id
+
+    def _pool(self, ids: Tensor) -> Tensor | None:
+        if self.pool is None:
+            return None
+        if self.pool == "argmax":
+            return ids.argmax(dim=-1)
+        assert self.eos_id is not None
+        return torch.eq(ids, self.eos_id).int().argmax(dim=-1)
+
+
+def _additive(attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """1 for a token, 0 for padding `(B, T)`, as something to add to attention scores `(B, 1, 1, T)`."""
+    if attention_mask is None:
+        return None
+    # The lowest finite number, not -inf: a row of padding alone must not become NaN.
+    hidden = torch.finfo(dtype).min
+    return (1 - attention_mask[:, None, None].to(dtype)) * hidden

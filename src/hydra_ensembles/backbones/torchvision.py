@@ -1,0 +1,102 @@
+"""torchvision VisionTransformer, whose attention is nn.MultiheadAttention."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones.attention import Attention, PackedQKV
+from hydra_ensembles.backbones.backbone import Backbone, Inputs, Tower, comes_from, own_block
+from hydra_ensembles.backbones.block import Block
+from hydra_ensembles.backbones.origin import Origin
+from hydra_ensembles.backbones.parts import (
+    FeedForward,
+    UnsupportedBackbone,
+    activation_name,
+    linear_of,
+    norm_of,
+)
+from hydra_ensembles.backbones.readouts import Readout, projection_of
+from hydra_ensembles.backbones.stems import PatchStem
+from hydra_ensembles.backbones.surgery import shrink_packed
+from hydra_ensembles.optional import import_extra
+
+
+def recognises(model: nn.Module) -> bool:
+    return comes_from(model, "torchvision") and hasattr(model, "conv_proj") and hasattr(model, "encoder")
+
+
+def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
+    return model(inputs)  # type: ignore[no-any-return]
+
+
+def view(model: Any) -> Backbone:
+    if not isinstance(model.conv_proj, nn.Conv2d):
+        raise UnsupportedBackbone("conv_proj: a stem of several convolutions (conv_stem_configs) is not supported")
+    size = (model.image_size, model.image_size)
+    stem = PatchStem(model.conv_proj, size, model.encoder.pos_embedding, cls_token=model.class_token)
+    blocks = [_block(block, f"encoder.layers.{name}") for name, block in model.encoder.layers.named_children()]
+    hidden = getattr(model.heads, "pre_logits", None)
+    readout = Readout(
+        "first",
+        projection_of(linear_of(model.heads.head, "heads.head")),
+        norm=norm_of(model.encoder.ln, "encoder.ln"),
+        hidden=None if hidden is None else projection_of(hidden),
+        activation=None if hidden is None else "tanh",
+    )
+    return Backbone({"vision": Tower(stem, blocks, readout)})
+
+
+def _block(block: Any, path: str) -> Block:
+    attn, mlp = block.self_attention, block.mlp
+    return Block(
+        Attention(
+            PackedQKV(attn.in_proj_weight, attn.in_proj_bias),
+            linear_of(attn.out_proj, f"{path}.self_attention.out_proj"),
+            head_dim=attn.head_dim,
+        ),
+        # torchvision's MLPBlock is a Sequential: linear, activation, dropout, linear, dropout.
+        FeedForward(
+            linear_of(mlp[0], f"{path}.mlp.0"),
+            linear_of(mlp[3], f"{path}.mlp.3"),
+            activation_name(mlp[1], f"{path}.mlp.1"),
+        ),
+        norm_attention=norm_of(block.ln_1, f"{path}.ln_1"),
+        norm_mlp=norm_of(block.ln_2, f"{path}.ln_2"),
+        own=own_block(block),
+        shrink=partial(_shrink, block),
+        path=f"{path} ({type(block).__name__})",
+    )
+
+
+def _shrink(block: Any, keep: Sequence[int]) -> None:
+    block.self_attention = shrink_packed(block.self_attention, keep)
+    block.num_heads = len(keep)
+
+
+def origin(model: Any) -> Origin:
+    layers = model.encoder.layers
+    kwargs = {
+        "image_size": model.image_size,
+        "patch_size": model.patch_size,
+        "num_layers": len(layers),
+        "num_heads": layers[0].num_heads,
+        "hidden_dim": model.hidden_dim,
+        "mlp_dim": model.mlp_dim,
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "num_classes": model.heads.head.out_features,
+        "representation_size": model.representation_size,
+    }
+    return Origin("torchvision", "VisionTransformer", kwargs)
+
+
+def build(origin: Origin) -> nn.Module:
+    models = import_extra("torchvision.models", "vision", "building a torchvision model")
+    if origin.architecture == "VisionTransformer":
+        return models.VisionTransformer(**origin.kwargs)  # type: ignore[no-any-return]
+    if origin.architecture not in models.list_models(module=models.vision_transformer):
+        known = ", ".join(models.list_models(module=models.vision_transformer))
+        raise UnsupportedBackbone(f"torchvision has no transformer named '{origin.architecture}'; it has {known}")
+    return models.get_model(origin.architecture, weights=None, **origin.kwargs)  # type: ignore[no-any-return]

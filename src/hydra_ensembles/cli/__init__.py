@@ -1,0 +1,1 @@
+"""The command `hydra-ens`: parse, call, show."""

@@ -1,0 +1,47 @@
+"""`hydra-ens`: one file a sub-command; errors in one line, a traceback only with --debug."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from hydra_ensembles import __version__
+from hydra_ensembles.cli.inspect import inspect
+from hydra_ensembles.errors import HydraError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="One pre-trained transformer in, one calibrated ensemble out.",
+    epilog="Example:  hydra-ens inspect timm:vit_base_patch16_224 --keep 8 --members 3",
+)
+app.command()(inspect)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hydra-ens {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version_wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+    _debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command; what a person must act on ends in one line and exit code 1."""
+    if "--debug" in sys.argv:
+        app()
+    try:
+        app()
+    except HydraError as error:
+        typer.secho(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(1)

@@ -1,0 +1,119 @@
+"""Members: a backbone physically restricted to a head set."""
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones import Backbone, Inputs, Origin, family_of, origin_of
+from hydra_ensembles.backbones.backbone import build_model
+from hydra_ensembles.backbones.references import expand, load_model, read_origin
+from hydra_ensembles.heads.head_set import HeadSet
+from hydra_ensembles.store import StoreError, check_tensors, read_config, read_store, write_store
+
+
+class Member(nn.Module):
+    """A smaller model that keeps `heads` of the backbone it came from.
+
+    `member.model` is a model of its library with smaller attention layers: it trains and runs with the library's own
+    forward. `member(inputs)` returns logits `(B, C)` for every family.
+    """
+
+    def __init__(self, model: nn.Module, heads: HeadSet, origin: Origin):
+        super().__init__()
+        self.model, self.heads, self.origin = model, heads, origin
+
+    @property
+    def backbone(self) -> Backbone:
+        """The member read through the backbone contract; its heads are numbered anew, from 0."""
+        return Backbone.of(self.model)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return family_of(self.model).own_forward(self.model, inputs)
+
+    def save(self, directory: str | Path) -> Path:
+        """Write `model.safetensors` and `config.json`; nothing is pickled."""
+        _check_rebuildable(self)
+        tensors = self.model.state_dict()
+        dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        config = {**self.origin.to_json(), "dtype": dtype, "heads": self.heads.to_json()}
+        return write_store(directory, "member", config, tensors)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Member":
+        """Read a member back, to the bit, in evaluation mode; nothing is fetched."""
+        config, tensors = read_store(directory, "member")
+        if "heads" not in config:
+            raise StoreError(f"{Path(directory) / 'config.json'} does not say which 'heads' the member keeps")
+        origin, heads = read_origin(directory), HeadSet.from_json(config["heads"])
+        model = build_model(origin)
+        shrink(model, heads)
+        check_tensors(directory, tensors, model.state_dict())
+        # assign: a tensor keeps the dtype it was saved in.
+        model.load_state_dict(tensors, assign=True)
+        return cls(model, heads, origin).eval()
+
+
+def prune(model: nn.Module, keep: HeadSet) -> Member:
+    """A member with the kept heads only: a copy, physically smaller; `model` stays as it is.
+
+    A layer that keeps no head adds its output bias only. Pruning a member further takes a subset of its heads,
+    numbered as in the backbone it came from.
+    """
+    if isinstance(model, Member):
+        pruned, origin, local = copy.deepcopy(model.model), model.origin, keep.within(model.heads)
+    else:
+        pruned, origin, local = copy.deepcopy(model), origin_of(model), keep
+    shrink(pruned, local)
+    return Member(pruned, keep, origin)
+
+
+def shrink(model: nn.Module, keep: HeadSet) -> None:
+    """Remove the other heads from a model, in place."""
+    backbone = Backbone.of(model)
+    keep.check_fits(backbone)
+    for tower, layer, block in backbone.blocks():
+        heads = keep[tower][layer]
+        if len(heads) < block.attention.num_heads:
+            assert block.shrink is not None
+            block.shrink(heads)
+
+
+def load_shape(reference: str) -> nn.Module:
+    """The model or member that a reference names, without memory for its numbers (torch's meta device)."""
+    directory = Path(expand(reference))
+    if not (directory / "config.json").is_file() or "heads" not in (config := read_config(directory)):
+        return load_model(reference, weights=False)
+    return _build(read_origin(directory), HeadSet.from_json(config["heads"]))
+
+
+def _build(origin: Origin, heads: HeadSet) -> nn.Module:
+    """The shape of a member, without memory for its numbers."""
+    with torch.device("meta"):
+        model = build_model(origin)
+    shrink(model, heads)
+    return model
+
+
+def _check_rebuildable(member: Member) -> None:
+    """A store must not be written that could not be read: build the shape again, without memory, and compare."""
+    again = _build(member.origin, member.heads)
+    ours, theirs = Backbone.of(member.model).spec(), Backbone.of(again).spec()
+    if ours != theirs:
+        raise StoreError(
+            f"{member.origin.library} '{member.origin.architecture}' with {member.origin.kwargs} would be built "
+            f"differently ({_first_difference(ours, theirs)}); give the member an origin that describes it"
+        )
+
+
+def _first_difference(ours: object, theirs: object, path: str = "backbone") -> str:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in [*ours, *(key for key in theirs if key not in ours)]:
+            if ours.get(key) != theirs.get(key):
+                return _first_difference(ours.get(key), theirs.get(key), f"{path}.{key}")
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for i, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            if mine != other:
+                return _first_difference(mine, other, f"{path}.{i}")
+    return f"{path} is {ours!r:.60}, would be {theirs!r:.60}"

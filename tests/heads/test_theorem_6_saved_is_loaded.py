@@ -1,0 +1,171 @@
+"""Theorem 6, store: what is saved is loaded, to the bit; what is damaged is refused in one line."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from families import BY_NAME, CASES, head_sets, model_of, own_output
+from hydra_ensembles import HeadSet, Member, prune
+from hydra_ensembles.errors import HydraError
+from hydra_ensembles.store import StoreError
+
+# A model whose attention class is not the library's cannot be described by the library's names.
+STORABLE = [case.name for case in CASES if case.name != "timm-gated"]
+names = pytest.mark.parametrize("name", STORABLE)
+
+
+@names
+@given(data=st.data())
+def test_a_member_returns_to_the_bit(name, data, tmp_path_factory):
+    member = prune(model_of(name), data.draw(head_sets(name)))
+    directory = member.save(tmp_path_factory.mktemp("store") / "member")
+    again = Member.load(directory)
+    assert again.heads == member.heads
+    assert again.origin == member.origin
+    before, after = member.model.state_dict(), again.model.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    inputs = BY_NAME[name].inputs(2, 6, 0)
+    torch.testing.assert_close(own_output(again.model, inputs), own_output(member.model, inputs), rtol=0, atol=0)
+    assert sorted(path.name for path in directory.iterdir()) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_member_keeps_its_dtype(dtype, tmp_path):
+    member = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2)).to(dtype)
+    again = Member.load(member.save(tmp_path / "m"))
+    assert {p.dtype for p in again.parameters()} == {dtype}
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+
+
+def test_saving_again_replaces_and_a_strange_directory_is_left_alone(tmp_path):
+    member = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2))
+    member.save(tmp_path / "m")
+    prune(member, HeadSet.first(model_of("timm"), 1)).save(tmp_path / "m")
+    assert len(Member.load(tmp_path / "m").heads) == 3
+    (tmp_path / "m" / "thesis.tex").write_text("years of work")
+    with pytest.raises(StoreError, match=r"thesis\.tex"):
+        member.save(tmp_path / "m")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"], "no draft is left behind"
+
+
+def test_a_member_that_could_not_be_rebuilt_is_not_saved(tmp_path):
+    member = prune(model_of("timm-gated"), HeadSet.first(model_of("timm-gated"), 2))
+    with pytest.raises(StoreError, match="would be built differently"):
+        member.save(tmp_path / "m")
+    other = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2))
+    other.model.norm.eps = 0.5
+    with pytest.raises(StoreError, match=r"readout\.norm\.eps is 0\.5"):
+        other.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def _truncate(directory):
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _cut_header(directory):
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def _edit_tensors(change):
+    def edit(directory):
+        tensors = load_file(directory / "model.safetensors")
+        change(tensors)
+        save_file(tensors, directory / "model.safetensors")
+
+    return edit
+
+
+def _edit_config(change):
+    def edit(directory):
+        path = directory / "config.json"
+        config = json.loads(path.read_text())
+        change(config)
+        path.write_text(json.dumps(config))
+
+    return edit
+
+
+DAMAGE = {
+    "truncated tensors": (_truncate, r"model\.safetensors \(\d+ bytes\) is truncated"),
+    "truncated header": (_cut_header, r"model\.safetensors \(20 bytes\) is truncated"),
+    "truncated config": (
+        lambda d: (d / "config.json").write_text('{"library": "ti'),
+        r"config\.json is not JSON",
+    ),
+    "config of another type": (lambda d: (d / "config.json").write_text("[1]"), "holds a list"),
+    "no config": (
+        lambda d: (d / "config.json").unlink(),
+        r"has no config\.json; it holds model\.safetensors",
+    ),
+    "renamed file": (
+        lambda d: (d / "model.safetensors").rename(d / "weights.safetensors"),
+        r"has no model\.safetensors; it holds config\.json, weights\.safetensors",
+    ),
+    "renamed tensor": (
+        _edit_tensors(lambda t: t.update({"head.wait": t.pop("head.weight")})),
+        r"lacks tensor 'head\.weight' \(it has 'head\.wait'",
+    ),
+    "missing tensor": (_edit_tensors(lambda t: t.pop("norm.bias")), r"lacks tensor 'norm\.bias'"),
+    "extra tensor": (_edit_tensors(lambda t: t.update(more=torch.ones(1))), "has tensor 'more'"),
+    "wrong shape": (
+        _edit_tensors(lambda t: t.update({"head.bias": torch.ones(7)})),
+        r"tensor 'head\.bias' has shape \(7,\), config\.json implies \(5,\)",
+    ),
+    "wrong version": (
+        _edit_config(lambda c: c.update(format_version=99)),
+        "has format_version 99, this library reads 1",
+    ),
+    "no version": (_edit_config(lambda c: c.pop("format_version")), "has no 'format_version'"),
+    "wrong kind": (
+        _edit_config(lambda c: c.update(kind="hydra")),
+        "is a store of kind 'hydra', expected 'member'",
+    ),
+    "no library": (_edit_config(lambda c: c.pop("library")), "does not say 'library'"),
+    "unknown library": (_edit_config(lambda c: c.update(library="keras")), "library 'keras' is not known"),
+    "unknown architecture": (
+        _edit_config(lambda c: c.update(architecture="vit_enormous")),
+        "timm has no model named 'vit_enormous'",
+    ),
+    "architecture on a hub": (
+        _edit_config(lambda c: c.update(architecture="hf-hub:somebody/something")),
+        "timm has no model named 'hf-hub:somebody/something'",
+    ),
+    "unknown setting": (_edit_config(lambda c: c["kwargs"].update(wings=2)), "timm cannot build .*wings"),
+    "heads of another model": (
+        _edit_config(lambda c: c["heads"]["vision"].update(num_heads=[4, 4], kept=[[0], [1]])),
+        "has 3 layers, the set is over 2",
+    ),
+    "impossible head": (
+        _edit_config(lambda c: c["heads"]["vision"]["kept"].__setitem__(1, [14])),
+        "layer 1 of tower 'vision' has 4 heads, but the set keeps head 14",
+    ),
+    "other heads": (
+        _edit_config(lambda c: c["heads"]["vision"]["kept"].__setitem__(1, [0, 1, 2])),
+        r"tensor 'blocks\.1\.attn\.qkv\.weight' has shape \(48, 32\), config\.json implies \(72, 32\)",
+    ),
+    "no heads": (_edit_config(lambda c: c.pop("heads")), "does not say which 'heads'"),
+    "heads of nonsense": (_edit_config(lambda c: c.update(heads="all")), "a head set is written"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_store_is_refused_in_one_line_that_names_what_is_wrong(damage, tmp_path):
+    directory = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2)).save(tmp_path / "m")
+    harm, message = DAMAGE[damage]
+    harm(directory)
+    with pytest.raises(HydraError, match=message) as error:
+        Member.load(directory)
+    assert "\n" not in str(error.value)
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="is not a directory"):
+        Member.load(tmp_path / "nowhere")
