@@ -66,7 +66,13 @@ class Backbone(Part):
     @classmethod
     def of(cls, model: nn.Module) -> "Backbone":
         """Read `model` through the contract, or refuse it and say why."""
-        backbone = family_of(model).view(model)
+        try:
+            backbone = family_of(model).view(model)
+        except AttributeError as error:
+            raise UnsupportedBackbone(
+                f"{type(model).__name__}: not in a layout that its family reads ({error}); "
+                "add one that does with register_backbone"
+            ) from error
         _refuse_unread_parameters(model, backbone)
         for tower in backbone.towers.values():
             _refuse_other_arithmetic(tower)

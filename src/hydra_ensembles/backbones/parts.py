@@ -120,6 +120,9 @@ def linear_of(module: nn.Module, path: str) -> nn.Linear:
     """The module itself, if it is a plain linear layer."""
     if not isinstance(module, nn.Linear):
         raise UnsupportedBackbone(f"{path}: expected a linear layer, found {type(module).__name__}")
+    for name, _ in module.named_parameters():
+        if name not in ("weight", "bias"):
+            raise UnsupportedBackbone(f"{path} ({type(module).__name__}): a linear layer has no parameter '{name}'")
     return module
 
 

@@ -96,7 +96,9 @@ def build(origin: Origin) -> nn.Module:
     models = import_extra("torchvision.models", "vision", "building a torchvision model")
     if origin.architecture == "VisionTransformer":
         return models.VisionTransformer(**origin.kwargs)  # type: ignore[no-any-return]
-    if origin.architecture not in models.list_models(module=models.vision_transformer):
-        known = ", ".join(models.list_models(module=models.vision_transformer))
-        raise UnsupportedBackbone(f"torchvision has no transformer named '{origin.architecture}'; it has {known}")
+    known = [name for name in models.list_models() if name.startswith("vit_")]
+    if origin.architecture not in known:
+        raise UnsupportedBackbone(
+            f"torchvision has no vision transformer named '{origin.architecture}'; it has {', '.join(known)}"
+        )
     return models.get_model(origin.architecture, weights=None, **origin.kwargs)  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _NOTES = {
     "single": "the network as it is",
     "member": "one pruned network",
-    "hydra": "all members fused; no trunk, full last block",
+    "hydra": "fused; no trunk, full last block",
     "hydra_default": "as it would really run",
 }
 
@@ -66,9 +66,10 @@ def _cost_table(costs: "Mapping[str, Cost]", keep: int, members: int, trunk: int
 
     shared = f", trunk of {trunk} blocks" if trunk else ""
     table = Table(title=f"{members} members with {keep} heads a layer{shared}", title_justify="left")
-    table.add_column("")
-    for name in ("parameters", "of single", "multiply-adds", "of single"):
-        table.add_column(name, justify="right")
+    table.add_column("", no_wrap=True)
+    for name in ("parameters", "multiply-adds"):
+        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("×", justify="right", no_wrap=True)
     table.add_column("")
     single = costs["single"]
     for name, cost in costs.items():

@@ -36,12 +36,13 @@ def _options(
     pass
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run the command; what a person must act on ends in one line and exit code 1."""
-    if "--debug" in sys.argv:
-        app()
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app()
+        app(arguments)
     except HydraError as error:
+        if "--debug" in arguments:
+            raise
         typer.secho(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
         sys.exit(1)

@@ -13,7 +13,7 @@ from hydra_ensembles.backbones import Backbone, Block, Tower
 from hydra_ensembles.backbones.parts import FeedForward, Norm
 from hydra_ensembles.backbones.readouts import Readout
 from hydra_ensembles.backbones.stems import PatchStem
-from hydra_ensembles.heads.head_set import HeadSet
+from hydra_ensembles.heads.head_set import HeadSet, HeadSetError
 
 DEFAULT_TEXT_TOKENS = 128
 
@@ -46,7 +46,7 @@ def tokens_of(tower: Tower, text_tokens: int | None = None) -> int:
 
 def single_cost(backbone: Backbone, keep: HeadSet | None = None, text_tokens: int | None = None) -> Cost:
     """One network, with the heads it has or with fewer."""
-    return hydra_cost(backbone, [keep or HeadSet.all(backbone)], text_tokens=text_tokens)
+    return hydra_cost(backbone, [HeadSet.all(backbone) if keep is None else keep], text_tokens=text_tokens)
 
 
 def hydra_cost(
@@ -142,6 +142,9 @@ def predict_costs(
     the trunk asked for and computes in the last block only what the readout reads.
     """
     heads = HeadSet.first(backbone, keep)
+    fewest = min(len(tower.blocks) for tower in backbone.towers.values())
+    if trunk > fewest:
+        raise HeadSetError(f"a trunk of {trunk} blocks is longer than the model, which has {fewest}")
     return {
         "single": single_cost(backbone, text_tokens=text_tokens),
         "member": single_cost(backbone, heads, text_tokens),

@@ -1,0 +1,60 @@
+"""What a results file must say about itself: the command, the inputs, the versions, the machine, the time."""
+
+import hashlib
+import json
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+_STARTED = time.monotonic()
+
+
+def provenance(inputs: Sequence[Path] = (), packages: Sequence[str] = (), **more: Any) -> dict[str, Any]:
+    """To be called when the work is done; `inputs` are hashed by content and named by their last two parts."""
+    return {
+        "command": shlex.join(["python", *_shown(sys.argv)]),
+        "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seconds": round(time.monotonic() - _STARTED, 1),
+        "inputs": {"/".join(path.parts[-2:]): _sha256(path) for path in inputs},
+        "versions": {"python": platform.python_version()} | {p: _version(p) for p in ("torch", *packages)},
+        "threads": torch.get_num_threads(),
+        **more,
+    }
+
+
+def write_results(name: str, results: dict[str, Any]) -> Path:
+    """Write `results/NAME.json`, keys in the order given."""
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"wrote {path.relative_to(RESULTS.parent.parent)}")
+    return path
+
+
+def _shown(arguments: Sequence[str]) -> list[str]:
+    """The script relative to the repository, so that no path of a machine gets into a results file."""
+    script = Path(arguments[0]).resolve()
+    root = RESULTS.parent.parent.resolve()
+    shown = str(script.relative_to(root)) if script.is_relative_to(root) else script.name
+    return [shown, *arguments[1:]]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -1,0 +1,106 @@
+"""`hydra-ens inspect`, as a person and as a machine would call it."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from families import model_of
+from hydra_ensembles import HeadSet, prune
+from hydra_ensembles.backbones import UnknownReference
+from hydra_ensembles.cli.main import main
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Call the command as a shell would: exit code, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as done:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=done.value.code, stdout=out, stderr=err)
+
+    return call
+
+
+def test_json_has_the_hydra_of_table_7_to_the_last_parameter(run):
+    done = run("inspect", "timm:vit_base_patch16_224", "--keep", "8", "--members", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "single": {"params": 86567656, "mult_adds": 17563828224},
+        "member": {"params": 77121256, "mult_adds": 15466260480},
+        "hydra": {"params": 116540088, "mult_adds": 46167570432},
+        "hydra_default": {"params": 116540088, "mult_adds": 42812000256},
+    }
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("timm:vit_base_patch16_224", ["144 heads", "86.57 M parameters"]),
+        ("torchvision:vit_b_16", ["144 heads", "86.57 M parameters"]),
+        ("open_clip:ViT-B-32", ["240 heads", "vision", "text", "50 vision, 77 text"]),
+    ],
+)
+def test_an_architecture_is_shown_without_weights(reference, words, run):
+    done = run("inspect", reference, "--keep", "6")
+    assert done.returncode == 0, done.stderr
+    for word in [*words, "hydra_default"]:
+        assert word in done.stdout
+
+
+def test_text_is_counted_at_the_tokens_asked_for(tmp_path, run, monkeypatch):
+    monkeypatch.setenv("WHERE", str(tmp_path))
+    model_of("bert").save_pretrained(tmp_path / "bert")
+    reference = "hf:${WHERE}/bert"
+    short, long = (json.loads(run("inspect", reference, "--tokens", n, "--json").stdout) for n in ("8", "16"))
+    assert 2 < long["single"]["mult_adds"] / short["single"]["mult_adds"] < 2.2
+    assert long["single"]["params"] == short["single"]["params"]
+
+
+def test_a_stored_member_is_shown_with_the_heads_it_kept(tmp_path, run):
+    prune(model_of("timm"), HeadSet.sample(model_of("timm"), 5, 0)).save(tmp_path / "member")
+    done = run("inspect", str(tmp_path / "member"))
+    assert "5 heads" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["timm:vit_base_patch99"], "UnsupportedBackbone: timm has no model named 'vit_base_patch99'"),
+        (["torchvision:resnet18"], "torchvision has no vision transformer named 'resnet18'; it has vit_b_16"),
+        (["open_clip:ViT-Z-1"], "open_clip has no model named 'ViT-Z-1'"),
+        (["timm:swin_tiny_patch4_window7_224"], "windowed attention is not supported"),
+        (["nowhere"], "'nowhere' is neither a directory nor a reference; references start with timm:"),
+        (["hf:nowhere"], "hf:nowhere has no config.json"),
+        (["hf:pkg:no_such_package/model"], "package 'no_such_package' is not installed"),
+        (["${NOT_SET}/model"], "names the environment variable NOT_SET, which is not set"),
+        (["timm:vit_base_patch16_224", "--keep", "13"], "cannot keep 13 heads in every layer"),
+        (["timm:vit_base_patch16_224", "--keep", "8", "--trunk", "13"], "a trunk of 13 blocks"),
+        (["src"], "has no config.json"),
+    ],
+)
+def test_a_wrong_call_ends_in_one_line_and_a_failure(arguments, message, repository, monkeypatch, run):
+    monkeypatch.chdir(repository)
+    done = run("inspect", *arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not done.stdout
+
+
+def test_debug_lets_the_error_through():
+    with pytest.raises(UnknownReference):
+        main(["--debug", "inspect", "nowhere"])
+
+
+def test_help_shows_an_example_and_does_not_wait_for_torch(run):
+    done = run("inspect", "--help")
+    assert "hydra-ens inspect timm:vit_base_patch16_224 --keep 8 --members 3" in " ".join(done.stdout.split())
+    check = "import sys, hydra_ensembles.cli.main; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)
+    assert run("--version").stdout.startswith("hydra-ens 0.")
