@@ -6,6 +6,7 @@ Run: python benchmarks/deit_accuracy.py     (about 5 minutes on 2 cores; writes 
 """
 
 import io
+import json
 import math
 import os
 import tempfile
@@ -79,6 +80,18 @@ def compare(model_name: str, limit: int | None = None) -> dict[str, Any]:
     }
 
 
+def as_markdown() -> str:
+    """The table of docs/costs.md."""
+    lines = ["| Weights | Images | Accuracy | Labels that differ | Largest logit difference |", "|---|--:|--:|--:|--:|"]
+    for model_name in RUNS:
+        found = json.loads((RESULTS / "ground-floor" / f"{model_name}.json").read_text())
+        differ, furthest = max(found["labels_that_differ"].values()), max(found["largest_logit_difference"].values())
+        lines.append(
+            f"| {model_name} | {found['images']:,} | {found['accuracy_percent']:.2f} % | {differ} | {furthest:.1e} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     torch.set_num_threads(2)
     for model_name, data_name in RUNS.items():
@@ -88,6 +101,7 @@ def main() -> None:
         inputs = [MODELS / model_name / "model.safetensors", DATA / "images" / f"{data_name}.parquet"]
         story = provenance(inputs, ["timm", "torchvision", "pillow"], dtype="float32")
         write_results(f"ground-floor/{model_name}", {**results, "provenance": story})
+    print(as_markdown())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Theorem 1: the composed backbone is the model's own forward."""
 
+import copy
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,6 +11,7 @@ from torch import Tensor
 
 from families import BY_NAME, CASES, model_of, own_output
 from hydra_ensembles import Backbone
+from hydra_ensembles.backbones import family_of
 
 names = pytest.mark.parametrize("name", [case.name for case in CASES])
 batches, lengths, seeds = st.integers(1, 4), st.integers(1, 12), st.integers(0, 1000)
@@ -119,9 +123,32 @@ def test_reading_some_positions_is_reading_all_and_taking_them(tokens, causal, m
     torch.testing.assert_close(each[:, 0], whole[torch.arange(3), position], rtol=1e-5, atol=1e-5)
 
 
-def test_the_view_follows_the_models_dtype_and_numbers():
-    import copy
+@names
+def test_gradients_through_the_parts_are_those_of_the_own_forward(name):
+    inputs = BY_NAME[name].inputs(3, 6, 0)
+    grads = []
+    for forward in (Backbone.of, lambda model: partial(family_of(model).own_forward, model)):
+        model = copy.deepcopy(model_of(name))
+        torch.nn.functional.cross_entropy(forward(model)(inputs), torch.arange(3)).backward()
+        grads.append({key: p.grad for key, p in model.named_parameters()})
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
 
+
+@pytest.mark.parametrize("name", ["timm", "bert", "hf-vit", "distilbert"])
+def test_under_autocast_the_parts_stay_close(name):
+    inputs = BY_NAME[name].inputs(3, 6, 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = composed(Backbone.of(model_of(name)), inputs), own_output(model_of(name), inputs)
+    torch.testing.assert_close(found["logits"].float(), expected["logits"].float(), rtol=0.1, atol=0.1)
+
+
+def test_images_may_come_as_a_processor_returns_them():
+    images = BY_NAME["hf-vit"].inputs(2, 0, 0)
+    backbone = Backbone.of(model_of("hf-vit"))
+    assert torch.equal(backbone({"pixel_values": images}), backbone(images))
+
+
+def test_the_view_follows_the_models_dtype_and_numbers():
     model = copy.deepcopy(model_of("timm"))
     backbone = Backbone.of(model)
     model.double()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from families import BY_NAME, CASES, head_sets, model_of, own_output
-from hydra_ensembles import HeadSet, Member, prune
+from hydra_ensembles import HeadSet, Member, load_model, prune
+from hydra_ensembles.backbones import UnknownReference
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store import StoreError
 
@@ -164,6 +165,12 @@ def test_a_damaged_store_is_refused_in_one_line_that_names_what_is_wrong(damage,
     with pytest.raises(HydraError, match=message) as error:
         Member.load(directory)
     assert "\n" not in str(error.value)
+
+
+def test_a_member_is_not_mistaken_for_a_whole_model(tmp_path):
+    directory = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2)).save(tmp_path / "m")
+    with pytest.raises(UnknownReference, match=r"holds a pruned member; load it with Member\.load"):
+        load_model(str(directory))
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path):

@@ -84,6 +84,7 @@ class Attention(Part):
             q = rotate(q, state.rotary, read, self.interleaved)
             k = rotate(k, state.rotary, None, self.interleaved)
         bias, causal = attention_bias(state, read)
+        bias = None if bias is None else bias.to(q.dtype)  # under autocast, tokens and queries differ in dtype
         z = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, scale=self.scale)
         if self.head_scale is not None:
             z = z * self.head_scale

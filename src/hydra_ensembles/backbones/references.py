@@ -89,6 +89,8 @@ def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) ->
             "open_clip: or hf:"
         )
     origin = read_origin(directory)
+    if "heads" in read_config(directory):
+        raise UnknownReference(f"'{directory}' holds a pruned member; load it with Member.load")
     if settings:
         raise UnknownReference(
             f"'{directory}' has its settings in config.json; it takes no others ({', '.join(settings)})"

@@ -17,9 +17,10 @@ class InputError(HydraError):
 
 
 class PatchStem(Part):
-    """Images `(B, C, height, width)` to patch tokens, behind prefix tokens (CLS, then registers).
+    """Images `(B, C, height, width)`, or a mapping with `pixel_values`, to patch tokens behind prefix tokens.
 
-    The position table covers all tokens, or only the patches (`positions_on="patches"`).
+    Prefix tokens are CLS, then registers. The position table covers all tokens, or the patches alone
+    (`positions_on="patches"`).
     """
 
     facts = ("patch_size", "image_size", "positions_on")
@@ -59,7 +60,8 @@ class PatchStem(Part):
     def num_tokens(self) -> int:
         return self.num_prefix + self.num_patches
 
-    def forward(self, images: Tensor) -> State:
+    def forward(self, inputs: Tensor | Mapping[str, Any]) -> State:
+        images = inputs if isinstance(inputs, Tensor) else inputs["pixel_values"]
         channels = self.weight.shape[1]
         if images.ndim != 4 or list(images.shape[1:]) != [channels, *self.image_size]:
             raise InputError(
@@ -149,6 +151,6 @@ def _additive(attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor | Non
     """1 for a token, 0 for padding `(B, T)`, as something to add to attention scores `(B, 1, 1, T)`."""
     if attention_mask is None:
         return None
-    # The lowest finite number, not -inf: a row of padding alone must not become NaN.
-    hidden = torch.finfo(dtype).min
+    # Finite, not -inf: a row of padding alone must not become NaN. Halved, so that it stays finite cast to bf16.
+    hidden = torch.finfo(dtype).min / 2
     return (1 - attention_mask[:, None, None].to(dtype)) * hidden

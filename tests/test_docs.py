@@ -1,0 +1,62 @@
+"""What README and docs show is run as written, and their numbers are those of the results files."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+PAGES = ["README.md", "docs/backbones.md", "docs/heads.md"]
+
+
+def blocks(text, language):
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_runs_as_written(page, repository, tmp_path):
+    snippets = blocks((repository / page).read_text(), "python")
+    assert snippets
+    for snippet in snippets:
+        subprocess.run([sys.executable, "-c", snippet], check=True, cwd=tmp_path, capture_output=True, timeout=120)
+
+
+def test_commands_run_as_written(repository, capsys):
+    from hydra_ensembles.cli.main import main
+
+    (console,) = blocks((repository / "README.md").read_text(), "console")
+    commands = [line.removeprefix("$ ") for line in console.splitlines()]
+    assert commands
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "hydra-ens"
+        with pytest.raises(SystemExit) as done:
+            main(arguments)
+        assert done.value.code == 0, command
+        assert capsys.readouterr().out
+
+
+def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
+    import deit_accuracy
+    import table7
+
+    page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
+    assert f"<!-- table7 -->\n{table7.as_markdown(results)}\n<!-- /table7 -->" in page
+    assert f"<!-- deit -->\n{deit_accuracy.as_markdown()}\n<!-- /deit -->" in page
+    notes = results["explained"]
+    low, high = notes["mult_adds_gap_M"]
+    assert f"between {low} and {high} M" in page
+    for key in ("hydra_params_with_shared_norms", "and_without_cls_token_and_positions"):
+        assert f"{notes[key]:,}" in page
+
+
+@pytest.mark.parametrize("page", [*PAGES, "docs/costs.md", "CONTRIBUTING.md"])
+def test_links_and_named_files_exist(page, repository):
+    text = (repository / page).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    files = re.findall(r"`((?:src|tests|benchmarks|docs)/[\w./-]+\.\w+)`", text)
+    for name in links:
+        assert ((repository / page).parent / name).exists(), name
+    for name in files:
+        assert (repository / name).exists(), name
