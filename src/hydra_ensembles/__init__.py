@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hydra_ensembles.backbones import Backbone, load_model, register_backbone
+    from hydra_ensembles.fusion import Hydra, fuse
     from hydra_ensembles.heads import Head, HeadSet, Member, ablate, describe, prune
+    from hydra_ensembles.uncertainty import Prediction
 
 __version__ = "0.1.0.dev0"
 
@@ -14,21 +16,27 @@ _ROOMS = {
     "Backbone": "backbones",
     "load_model": "backbones",
     "register_backbone": "backbones",
+    "Hydra": "fusion",
+    "fuse": "fusion",
     "Head": "heads",
     "HeadSet": "heads",
     "Member": "heads",
     "ablate": "heads",
     "describe": "heads",
     "prune": "heads",
+    "Prediction": "uncertainty",
 }
 
 __all__ = [
     "Backbone",
     "Head",
     "HeadSet",
+    "Hydra",
     "Member",
+    "Prediction",
     "ablate",
     "describe",
+    "fuse",
     "load_model",
     "prune",
     "register_backbone",

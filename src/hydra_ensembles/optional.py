@@ -1,6 +1,7 @@
 """Optional libraries, imported where they are used."""
 
 from importlib import import_module
+from importlib.metadata import packages_distributions, version
 from typing import Any
 
 from hydra_ensembles.errors import HydraError
@@ -8,6 +9,12 @@ from hydra_ensembles.errors import HydraError
 
 class MissingExtra(HydraError):
     """An optional library is not installed."""
+
+
+def version_of(module: str) -> str | None:
+    """The version of the distribution that brings a module; None where that is not known."""
+    names = packages_distributions().get(module)
+    return version(names[0]) if names else None
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:

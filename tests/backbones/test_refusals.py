@@ -4,17 +4,69 @@ import copy
 
 import pytest
 import torch
+from timm.models.vision_transformer import Block, VisionTransformer
+from transformers import BertForSequenceClassification
+from transformers.modeling_outputs import SequenceClassifierOutput
 
-from families import _open_clip, _timm, _torchvision, model_of
+from families import IMAGE, _open_clip, _timm, _torchvision, model_of
 from hydra_ensembles import Backbone
 from hydra_ensembles.backbones import UnsupportedBackbone
 from hydra_ensembles.backbones.stems import InputError
 
 
-def _timm_class(name):
+class _OtherBlock(Block):
+    """A block as timm's in every parameter, that halves its attention."""
+
+    def forward(self, x, attn_mask=None, is_causal=False):
+        x = x + 0.5 * self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class _Other(VisionTransformer):
+    def forward_head(self, x, pre_logits=False):
+        return 3 * super().forward_head(x, pre_logits)
+
+
+class _MeanPooled(BertForSequenceClassification):
+    def forward(self, input_ids, attention_mask=None, return_dict=True):
+        hidden = self.bert(input_ids, attention_mask=attention_mask).last_hidden_state.mean(1)
+        pooled = torch.tanh(self.bert.pooler.dense(hidden))
+        return SequenceClassifierOutput(logits=self.classifier(pooled))
+
+
+def _timm_class(name, second_block=None):
     from timm.models import vision_transformer
 
-    return _timm(block_fn=getattr(vision_transformer, name))
+    model = _timm(block_fn=getattr(vision_transformer, name))
+    if second_block is not None:
+        model.blocks[1] = second_block(32, 4, qkv_bias=True)
+    return model
+
+
+def _other_model():
+    return _Other(**IMAGE)
+
+
+def _mean_pooled_bert():
+    return _MeanPooled(model_of("bert").config)
+
+
+def _overlapping_patches():
+    model = _timm(dynamic_img_size=True)
+    model.patch_embed.proj.stride = (2, 2)
+    return model
+
+
+def _other_heads():
+    model = _torchvision()
+    model.heads.add_module("squash", torch.nn.Sigmoid())
+    return model
+
+
+def _shared_block():
+    model = copy.deepcopy(model_of("timm"))
+    model.blocks[2] = model.blocks[0]
+    return model
 
 
 def _timm_named(name, **kwargs):
@@ -78,10 +130,20 @@ REFUSED = {
         r"blocks\.0 \(ParallelScalingBlock\): parallel blocks",
     ),
     "parallel things": (lambda: _timm_class("ParallelThingsBlock"), r"blocks\.0 \(ParallelThingsBlock\): parallel"),
-    "known layout, other arithmetic": (
-        lambda: _timm_class("ResPostBlock"),
-        r"blocks\.0 \(ResPostBlock\): has the parameters of a known block but computes something else",
+    "res-post-norm": (lambda: _timm_class("ResPostBlock"), r"blocks\.0 \(ResPostBlock\): norms after attention"),
+    "a block of other arithmetic": (
+        lambda: _timm_class("Block", _OtherBlock),
+        r"blocks\.1 \(_OtherBlock\): has parameters in a known layout but computes something else",
     ),
+    "a model of other arithmetic": (
+        _other_model,
+        "_Other: has parameters in a known layout but computes something else",
+    ),
+    "mean pooling in a subclass": (_mean_pooled_bert, "_MeanPooled: has parameters in a known layout but computes"),
+    "overlapping patches": (_overlapping_patches, "does not cut the image into patches side by side"),
+    "a replaced torchvision head": (_other_heads, "heads: expected 'head', or 'pre_logits', 'act', 'head'"),
+    "a block in two places": (_shared_block, r"blocks\.2 \(Block\): shares parameters with another block"),
+    "no blocks": (lambda: _timm(depth=0), "has no blocks|not in a layout"),
     "differential attention": (lambda: _timm(attn_layer="diff"), r"blocks\.0\.attn \(DiffAttention\)"),
     "windowed attention": (
         lambda: _timm_named("swin_tiny_patch4_window7_224"),
@@ -98,7 +160,7 @@ REFUSED = {
         r"blocks\.1\.attn \(Attention\): parameter 'blocks\.1\.attn\.table' has no",
     ),
     "unknown activation": (_with_own_activation, r"blocks\.2\.mlp\.act: activation Mystery is not known"),
-    "no classifier": (_bert_base, "BertModel: has no classifier; load it as BertForSequenceClassification"),
+    "no classifier": (_bert_base, "BertModel: has no 'classifier' on top of one encoder"),
     "decoder": (_bert_decoder, "decoders are not supported"),
     "another transformers family": (_mpnet, "MPNetForSequenceClassification: not in a layout that its family reads"),
     "open_clip inner norm": (
@@ -150,6 +212,31 @@ def test_wrong_inputs_are_refused_with_what_is_expected():
         vision(torch.zeros(2, 3, 32, 32))
     with pytest.raises(InputError, match="takes at most 32 tokens, found 40"):
         text(torch.zeros(1, 40, dtype=torch.long))
+
+
+def test_inputs_a_backbone_does_not_read_are_refused():
+    text, clip = Backbone.of(model_of("bert")), Backbone.of(model_of("open_clip"))
+    ids = torch.zeros(1, 4, dtype=torch.long)
+    with pytest.raises(InputError, match="'position_ids' is not an input of this backbone"):
+        text({"input_ids": ids, "position_ids": ids})
+    with pytest.raises(InputError, match="takes 'input_ids'; found"):
+        text({"attention_mask": ids})
+    with pytest.raises(InputError, match=r"takes inputs by tower, \{text, vision\}; found a tensor"):
+        clip(torch.zeros(1, 3, 16, 16))
+    with pytest.raises(InputError, match="found \\['vision'\\]"):
+        clip({"vision": torch.zeros(1, 3, 16, 16)})
+    with pytest.raises(InputError, match="last_block='ful' is not known"):
+        text.towers["text"](ids, "ful")
+
+
+def test_electra_reads_its_own_activation():
+    from transformers import ElectraConfig, ElectraForSequenceClassification
+
+    sizes = {"vocab_size": 50, "embedding_size": 32, "hidden_size": 32, "num_hidden_layers": 2}
+    model = ElectraForSequenceClassification(ElectraConfig(**sizes, num_attention_heads=4, intermediate_size=48)).eval()
+    ids = torch.randint(0, 50, (2, 6))
+    with torch.no_grad():
+        torch.testing.assert_close(Backbone.of(model)(ids), model(ids).logits, rtol=1e-5, atol=1e-5)
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):

@@ -11,7 +11,8 @@ from families import perturbed
 from hydra_ensembles import Backbone, HeadSet, Member, ablate, prune, register_backbone
 from hydra_ensembles.backbones import Block, Origin, Tower
 from hydra_ensembles.backbones.attention import Attention, SplitQKV
-from hydra_ensembles.backbones.backbone import _families, own_block
+from hydra_ensembles.backbones.backbone import _families
+from hydra_ensembles.backbones.checks import own_block
 from hydra_ensembles.backbones.parts import FeedForward, norm_of
 from hydra_ensembles.backbones.readouts import Readout, projection_of
 from hydra_ensembles.backbones.stems import TokenStem

@@ -6,9 +6,10 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from families import model_of
-from hydra_ensembles import HeadSet, prune
+from hydra_ensembles import HeadSet, load_model, prune
 from hydra_ensembles.backbones import UnknownReference
 from hydra_ensembles.cli.main import main
 
@@ -19,6 +20,7 @@ def run(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
 
     def call(*arguments):
+        capsys.readouterr()
         with pytest.raises(SystemExit) as done:
             main(list(arguments))
         out, err = capsys.readouterr()
@@ -73,6 +75,7 @@ def test_a_stored_member_is_shown_with_the_heads_it_kept(tmp_path, run):
     [
         (["timm:vit_base_patch99"], "UnsupportedBackbone: timm has no model named 'vit_base_patch99'"),
         (["torchvision:resnet18"], "torchvision has no vision transformer named 'resnet18'; it has vit_b_16"),
+        (["open_clip:hf-hub:somebody/something"], "open_clip has no model named 'hf-hub:somebody/something'"),
         (["open_clip:ViT-Z-1"], "open_clip has no model named 'ViT-Z-1'"),
         (["timm:swin_tiny_patch4_window7_224"], "windowed attention is not supported"),
         (["nowhere"], "'nowhere' is neither a directory nor a reference; references start with timm:"),
@@ -91,6 +94,44 @@ def test_a_wrong_call_ends_in_one_line_and_a_failure(arguments, message, reposit
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not done.stdout
+
+
+def _edited(change):
+    def edit(directory):
+        config = json.loads((directory / "config.json").read_text())
+        change(config)
+        (directory / "config.json").write_text(json.dumps(config))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda d: (d / "config.json").write_text("{"),
+        _edited(lambda c: c.pop("model_type")),
+        _edited(lambda c: c.update(model_type="resnet")),
+        _edited(lambda c: c.update(hidden_size="wide")),
+        _edited(lambda c: c.update(model_type="mystery", auto_map={"AutoConfig": "evil.Config"})),
+    ],
+)
+def test_a_transformers_directory_that_is_damaged_ends_in_one_line(harm, tmp_path, run):
+    model_of("bert").save_pretrained(tmp_path / "bert")
+    harm(tmp_path / "bert")
+    done = run("inspect", f"hf:{tmp_path / 'bert'}")
+    assert done.returncode == 1
+    assert "transformers cannot read hf:" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_transformers_directory_that_lacks_a_tensor_is_refused(tmp_path):
+    model_of("bert").save_pretrained(tmp_path / "bert")
+    path = tmp_path / "bert" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["mystery"] = tensors.pop("bert.encoder.layer.0.attention.self.query.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(UnknownReference, match=r"lacks tensor 'bert\.encoder\.layer\.0\.attention\.self"):
+        load_model(f"hf:{tmp_path / 'bert'}")
 
 
 def test_debug_lets_the_error_through():

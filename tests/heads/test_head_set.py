@@ -42,11 +42,12 @@ def test_json_and_back(a):
 
 def test_heads_come_in_the_order_tower_layer_index():
     assert list(keep([2, 0], [1], [0])) == [
+        Head("text", 0, 0),
         Head("vision", 0, 0),
         Head("vision", 0, 2),
         Head("vision", 1, 1),
-        Head("text", 0, 0),
     ]
+    assert keep([0], [1], [0]) == HeadSet.from_json(dict(reversed(keep([0], [1], [0]).to_json().items())))
 
 
 def test_a_head_set_cannot_be_changed():
@@ -60,15 +61,15 @@ def test_a_head_set_cannot_be_changed():
         (lambda: keep([0], [3], []), "layer 1 of tower 'vision' has 3 heads, but the set keeps head 3; heads are num"),
         (lambda: keep([-1], [], []), "layer 0 of tower 'vision' has 3 heads, but the set keeps head -1"),
         (lambda: keep([1, 1], [], []), r"layer 0 of tower 'vision' names a head twice: \[1, 1\]"),
-        (lambda: keep(["1"], [], []), "layer 0 of tower 'vision': a head is a whole number, found '1'"),
+        (lambda: keep(["1"], [], []), "heads, and numbers of heads, are whole numbers"),
         (lambda: keep([0], [1]), "tower 'text' has 1 layers, but the set names 0"),
         (lambda: HeadSet.of({"vision": [[0]]}, {"text": [2]}), r"names towers \['vision'\], but num_heads names"),
         (lambda: HeadSet.from_json({"vision": [[0]]}), "a head set is written"),
-        (lambda: keep([], [], [])["audio"], "has no tower 'audio'; it has vision, text"),
+        (lambda: keep([], [], [])["audio"], "has no tower 'audio'; it has text, vision"),
         (lambda: keep([], [], []).without([Head("vision", 7, 0)]), r"Head\(tower='vision', layer=7, index=0\) is not"),
         (lambda: keep([0], [], []) & HeadSet.of({"text": [[]]}, {"text": [2]}), "over different models"),
         (lambda: keep([0], [], []).within(keep([1], [], [])), "the member has lost it already"),
-        (lambda: keep([0], [], []).check_fits(model_of("timm")), "over towers vision, text, the model has vision"),
+        (lambda: keep([0], [], []).check_fits(model_of("timm")), "over towers text, vision, the model has vision"),
         (lambda: HeadSet.first(model_of("timm"), 5), "cannot keep 5 heads in every layer: the layer with the fewest"),
         (lambda: HeadSet.sample(model_of("timm"), 13, 0), "cannot keep 13 of 12 heads"),
     ],

@@ -1,5 +1,7 @@
 """Theorem 6, store: what is saved is loaded, to the bit; what is damaged is refused in one line."""
 
+import copy
+import dataclasses
 import json
 
 import pytest
@@ -56,7 +58,7 @@ def test_saving_again_replaces_and_a_strange_directory_is_left_alone(tmp_path):
 
 def test_a_member_that_could_not_be_rebuilt_is_not_saved(tmp_path):
     member = prune(model_of("timm-gated"), HeadSet.first(model_of("timm-gated"), 2))
-    with pytest.raises(StoreError, match="would be built differently"):
+    with pytest.raises(StoreError, match=r"could not be read back: .*gate"):
         member.save(tmp_path / "m")
     other = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2))
     other.model.norm.eps = 0.5
@@ -139,7 +141,14 @@ DAMAGE = {
         _edit_config(lambda c: c.update(architecture="hf-hub:somebody/something")),
         "timm has no model named 'hf-hub:somebody/something'",
     ),
-    "unknown setting": (_edit_config(lambda c: c["kwargs"].update(wings=2)), "timm cannot build .*wings"),
+    "unknown setting": (
+        _edit_config(lambda c: c["kwargs"].update(wings=2)),
+        "'wings' is not a setting of a timm model",
+    ),
+    "a file to open": (
+        _edit_config(lambda c: c["kwargs"].update(checkpoint_path="weights.pt")),
+        "'checkpoint_path' is not a setting of a timm model",
+    ),
     "heads of another model": (
         _edit_config(lambda c: c["heads"]["vision"].update(num_heads=[4, 4], kept=[[0], [1]])),
         "has 3 layers, the set is over 2",
@@ -167,9 +176,55 @@ def test_a_damaged_store_is_refused_in_one_line_that_names_what_is_wrong(damage,
     assert "\n" not in str(error.value)
 
 
+def test_what_is_not_ours_is_never_replaced(tmp_path):
+    member = prune(model_of("bert"), HeadSet.first(model_of("bert"), 2))
+    model_of("bert").save_pretrained(tmp_path / "bert")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "bert").iterdir()}
+    with pytest.raises(StoreError, match="not part of a store of ours"):
+        member.save(tmp_path / "bert")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "bert").iterdir()} == before
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match=r"is a file; a store is a directory|cannot be written"):
+            member.save(path)
+
+
+def test_saving_into_the_directory_one_stands_in_works(tmp_path, monkeypatch):
+    member = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2))
+    member.save(tmp_path / "m")
+    monkeypatch.chdir(tmp_path / "m")
+    member.save(".")
+    assert Member.load(".").heads == member.heads
+
+
+def test_two_files_of_different_writes_are_noticed(tmp_path):
+    model = model_of("timm")
+    one = prune(model, HeadSet.of({"vision": [[0], [0], [0]]}, {"vision": [4, 4, 4]})).save(tmp_path / "one")
+    two = prune(model, HeadSet.of({"vision": [[1], [0], [0]]}, {"vision": [4, 4, 4]})).save(tmp_path / "two")
+    (one / "config.json").write_bytes((two / "config.json").read_bytes())
+    with pytest.raises(StoreError, match="come from different writes"):
+        Member.load(one)
+
+
+def test_a_config_that_is_not_json_is_refused_before_anything_is_written(tmp_path):
+    member = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2))
+    member.origin = dataclasses.replace(member.origin, preprocess={"mean": float("nan")})
+    with pytest.raises(StoreError, match="cannot be written as JSON"):
+        member.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_classifier_put_in_by_hand_is_stored(tmp_path):
+    for name, attribute in (("timm", "head"), ("bert", "classifier")):
+        model = copy.deepcopy(model_of(name))
+        setattr(model, attribute, torch.nn.Linear(32, 9))
+        again = Member.load(prune(model, HeadSet.first(model, 2)).save(tmp_path / name))
+        assert again(BY_NAME[name].inputs(2, 4, 0)).shape == (2, 9)
+
+
 def test_a_member_is_not_mistaken_for_a_whole_model(tmp_path):
     directory = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2)).save(tmp_path / "m")
-    with pytest.raises(UnknownReference, match=r"holds a pruned member; load it with Member\.load"):
+    with pytest.raises(UnknownReference, match=r"is a store of ours; load it with Member\.load"):
         load_model(str(directory))
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones.parts import Norm, Part
+from hydra_ensembles.backbones.parts import Norm, Part, through
 from hydra_ensembles.backbones.state import Read, State, attention_bias, take
 
 
@@ -78,8 +78,7 @@ class Attention(Part):
         """Each head's output before W_O: `(B, S, H, K)`."""
         queries_BSD = take(x_BTD, read)
         q, k, v = (self._split(rows) for rows in self.qkv(x_BTD, queries_BSD))
-        q = q if self.q_norm is None else self.q_norm(q)
-        k = k if self.k_norm is None else self.k_norm(k)
+        q, k = through(self.q_norm, q), through(self.k_norm, k)
         if state.rotary is not None:
             q = rotate(q, state.rotary, read, self.interleaved)
             k = rotate(k, state.rotary, None, self.interleaved)

@@ -4,24 +4,35 @@
 model's numbers is a change of the view's. After a change of its structure (pruning, a new classifier) take a new one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones.block import Block
+from hydra_ensembles.backbones.checks import check_every_parameter_is_read, check_same_arithmetic
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import Part, UnsupportedBackbone
 from hydra_ensembles.backbones.readouts import Readout
 from hydra_ensembles.backbones.state import State
-from hydra_ensembles.backbones.stems import PatchStem, TokenStem
+from hydra_ensembles.backbones.stems import InputError, PatchStem, TokenStem
 from hydra_ensembles.errors import HydraError
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
+
+_tried: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
+
+
+def by_tower(inputs: Inputs, towers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Inputs of a model with several towers, checked to name them."""
+    found = [] if isinstance(inputs, Tensor) else sorted(inputs)
+    if isinstance(inputs, Tensor) or found != sorted(towers):
+        what = "a tensor" if isinstance(inputs, Tensor) else f"{found}"
+        raise InputError(f"this backbone takes inputs by tower, {{{', '.join(sorted(towers))}}}; found {what}")
+    return inputs
 
 
 class Tower(Part):
@@ -33,6 +44,8 @@ class Tower(Part):
 
     def forward(self, inputs: Inputs, last_block: str = "read") -> Tensor:
         """Logits or features; `last_block="full"` computes every token of the last block, read or not."""
+        if last_block not in ("read", "full"):
+            raise InputError(f"last_block={last_block!r} is not known; it is 'read' or 'full'")
         state: State = self.stem(inputs)
         for block in self.blocks[:-1]:
             state = block(state)
@@ -73,17 +86,19 @@ class Backbone(Part):
                 f"{type(model).__name__}: not in a layout that its family reads ({error}); "
                 "add one that does with register_backbone"
             ) from error
-        _refuse_unread_parameters(model, backbone)
-        for tower in backbone.towers.values():
-            _refuse_other_arithmetic(tower)
+        check_every_parameter_is_read(model, backbone)
+        # Trying the model costs a forward; once for a model in its present structure is enough.
+        spec = backbone.spec()
+        if _tried.get(model) != spec:
+            check_same_arithmetic(model, backbone, family_of(model).own_forward)
+            _tried[model] = spec
         return backbone
 
     def features(self, inputs: Inputs) -> dict[str, Tensor]:
         """Each tower's output; with several towers, inputs by tower name."""
         if len(self.towers) == 1:
             return {name: tower(inputs) for name, tower in self.towers.items()}
-        assert not isinstance(inputs, Tensor)
-        return {name: self.towers[name](part) for name, part in inputs.items()}
+        return {name: self.towers[name](part) for name, part in by_tower(inputs, self.towers).items()}
 
     def join(self, features: Mapping[str, Tensor]) -> Tensor:
         """Logits `(B, C)`: one tower's output as it is, two towers' similarities."""
@@ -192,61 +207,3 @@ def _why_unknown(model: nn.Module) -> str:
         f"{name}: no family recognises this model; known: {', '.join(_families)}; "
         "add one of your own with register_backbone"
     )
-
-
-def _refuse_unread_parameters(model: nn.Module, backbone: Backbone) -> None:
-    read = {id(p) for p in backbone.parameters()}
-    for name, parameter in model.named_parameters():
-        if id(parameter) not in read:
-            owner = name.rpartition(".")[0]
-            kind = type(model.get_submodule(owner)).__name__
-            raise UnsupportedBackbone(
-                f"{owner or type(model).__name__} ({kind}): parameter '{name}' has no place in the backbone "
-                "contract, and leaving it out would change the model; add the family with register_backbone"
-            )
-
-
-def _refuse_other_arithmetic(tower: Tower) -> None:
-    """A block may have a known parameter layout and compute something else (timm's ResPostBlock does).
-
-    So the first block is tried: four random tokens through the library's forward and through ours.
-    """
-    block = tower.blocks[0]
-    assert isinstance(block, Block)
-    weight = block.attention.out.weight
-    if block.own is None or weight.is_meta:
-        return
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, 4, tower.stem.width, generator=generator).to(weight)
-    with torch.no_grad():
-        own, ours = block.own(x) - x, block(State(x)).tokens - x
-    difference = ((own - ours).norm() / own.norm().clamp_min(torch.finfo(own.dtype).tiny)).item()
-    if difference > (1e-3 if weight.dtype in (torch.float32, torch.float64) else 0.1):
-        raise UnsupportedBackbone(
-            f"{block.path}: has the parameters of a known block but computes something else "
-            f"(relative difference {difference:.1e} on a probe); add the family with register_backbone"
-        )
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Dropout and stochastic depth off, every flag restored afterwards."""
-    training = [part for part in module.modules() if part.training]
-    try:
-        for part in training:
-            part.training = False
-        yield
-    finally:
-        for part in training:
-            part.training = True
-
-
-def own_block(module: nn.Module, call: Callable[[Tensor], Any] | None = None) -> Callable[[Tensor], Tensor]:
-    """The library's forward of a block on tokens `(B, T, D)`, without dropout."""
-
-    def forward(x: Tensor) -> Tensor:
-        with evaluating(module):
-            out = module(x) if call is None else call(x)
-        return out[0] if isinstance(out, tuple) else out  # type: ignore[no-any-return]
-
-    return forward

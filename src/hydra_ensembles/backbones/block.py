@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from hydra_ensembles.backbones.attention import Attention
-from hydra_ensembles.backbones.parts import FeedForward, Norm, Part
+from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, through
 from hydra_ensembles.backbones.state import Read, State, take
 
 
@@ -20,6 +20,9 @@ class Block(Part):
     """
 
     facts = ("post_norm",)
+    own: Callable[[Tensor], Tensor] | None = None
+    shrink: Callable[[Sequence[int]], None] | None = None
+    path = ""
 
     def __init__(
         self,
@@ -28,8 +31,8 @@ class Block(Part):
         norm_attention: Norm | None,
         norm_mlp: Norm | None,
         post_norm: bool = False,
-        scale_attention: nn.Parameter | None = None,
-        scale_mlp: nn.Parameter | None = None,
+        scale_attention: Scale | None = None,
+        scale_mlp: Scale | None = None,
         norm_projected: Norm | None = None,
         own: Callable[[Tensor], Tensor] | None = None,
         shrink: Callable[[Sequence[int]], None] | None = None,
@@ -39,11 +42,13 @@ class Block(Part):
         self.attention, self.mlp = attention, mlp
         self.norm_attention, self.norm_mlp, self.norm_projected = norm_attention, norm_mlp, norm_projected
         self.scale_attention, self.scale_mlp = scale_attention, scale_mlp
-        self.post_norm, self.own, self.shrink, self.path = post_norm, own, shrink, path
+        self.post_norm = post_norm
+        if own is not None:
+            self.own, self.shrink, self.path = own, shrink, path
 
     def norm_in(self, tokens: Tensor) -> Tensor:
         """What attention reads."""
-        return tokens if self.post_norm or self.norm_attention is None else self.norm_attention(tokens)
+        return tokens if self.post_norm else through(self.norm_attention, tokens)
 
     def heads(self, state: State, read: Read = None) -> Tensor:
         """Each head's output before W_O, for the queries at `read`: `(B, S, H, K)`."""
@@ -56,23 +61,14 @@ class Block(Part):
     def finish(self, state: State, attention_BSD: Tensor, read: Read = None) -> State:
         """Residual, norms, LayerScale and MLP, for the tokens at `read`."""
         x = take(state.tokens, read)
-        if self.norm_projected is not None:
-            attention_BSD = self.norm_projected(attention_BSD)
-        x = x + _scaled(attention_BSD, self.scale_attention)
+        attention_BSD = through(self.norm_projected, attention_BSD)
+        x = x + through(self.scale_attention, attention_BSD)
         if self.post_norm:
-            x = _normed(x, self.norm_attention)
-            x = _normed(x + _scaled(self.mlp(x), self.scale_mlp), self.norm_mlp)
+            x = through(self.norm_attention, x)
+            x = through(self.norm_mlp, x + through(self.scale_mlp, self.mlp(x)))
         else:
-            x = x + _scaled(self.mlp(_normed(x, self.norm_mlp)), self.scale_mlp)
+            x = x + through(self.scale_mlp, self.mlp(through(self.norm_mlp, x)))
         return state._replace(tokens=x, narrowed=state.narrowed or read is not None)
 
     def forward(self, state: State, read: Read = None) -> State:
         return self.finish(state, self.project(self.heads(state, read)), read)
-
-
-def _normed(x: Tensor, norm: Norm | None) -> Tensor:
-    return x if norm is None else norm(x)
-
-
-def _scaled(x: Tensor, scale: nn.Parameter | None) -> Tensor:
-    return x if scale is None else x * scale

@@ -3,15 +3,16 @@
 Towers borrowed from other libraries (a timm trunk, a transformers text encoder) are not read yet.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones.attention import Attention, PackedQKV
-from hydra_ensembles.backbones.backbone import Backbone, Contrast, Inputs, Tower, comes_from, own_block
+from hydra_ensembles.backbones.backbone import Backbone, Contrast, Inputs, Tower, by_tower, comes_from
 from hydra_ensembles.backbones.block import Block
+from hydra_ensembles.backbones.checks import own_block
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import (
     FeedForward,
@@ -19,6 +20,7 @@ from hydra_ensembles.backbones.parts import (
     activation_name,
     linear_of,
     norm_of,
+    scale_of,
 )
 from hydra_ensembles.backbones.readouts import Projection, Readout, projection_of
 from hydra_ensembles.backbones.stems import PatchStem, TokenStem
@@ -33,8 +35,8 @@ def recognises(model: nn.Module) -> bool:
 
 
 def own_forward(model: Any, inputs: Inputs) -> Tensor:
-    assert isinstance(inputs, Mapping)
-    return model.get_logits(inputs["vision"], inputs["text"])[0]  # type: ignore[no-any-return]
+    fields = by_tower(inputs, {"vision": model.visual, "text": model})
+    return model.get_logits(fields["vision"], fields["text"])[0]  # type: ignore[no-any-return]
 
 
 def view(model: Any) -> Backbone:
@@ -138,8 +140,8 @@ def _block(block: Any, path: str) -> Block:
         norm_attention=norm_of(block.ln_1, f"{path}.ln_1"),
         norm_mlp=norm_of(block.ln_2, f"{path}.ln_2"),
         norm_projected=norm_of(getattr(block, "ln_attn", nn.Identity()), f"{path}.ln_attn"),
-        scale_attention=getattr(block.ls_1, "gamma", None),
-        scale_mlp=getattr(block.ls_2, "gamma", None),
+        scale_attention=scale_of(block.ls_1),
+        scale_mlp=scale_of(block.ls_2),
         own=own_block(block),
         shrink=partial(_shrink, block),
         path=f"{path} ({type(block).__name__})",
@@ -200,14 +202,19 @@ def _transformer_settings(transformer: Any) -> dict[str, Any]:
 
 def build(origin: Origin) -> nn.Module:
     open_clip = import_extra("open_clip", "clip", "building an open_clip model")
+    for cfg in ("vision_cfg", "text_cfg"):
+        for name in origin.kwargs.get(cfg, {}):
+            if name.startswith(("timm_", "hf_")):  # they would fetch
+                raise UnsupportedBackbone(f"{cfg}: '{name}' names a tower of another library, which is not read")
     if origin.architecture in ("CLIP", "CustomTextCLIP"):
         return getattr(open_clip, origin.architecture)(**origin.kwargs)  # type: ignore[no-any-return]
-    config = open_clip.get_model_config(origin.architecture)
-    if config is None:
+    if origin.architecture not in open_clip.list_models():
         raise UnsupportedBackbone(
             f"open_clip has no model named '{origin.architecture}'; open_clip.list_models() lists them"
         )
-    if "multimodal_cfg" in config or "hf_model_name" in config["text_cfg"]:
-        raise UnsupportedBackbone(f"{origin.architecture}: only models with open_clip's own text tower are read")
+    config = open_clip.get_model_config(origin.architecture)
+    borrowed = ("timm_model_name" in config["vision_cfg"], "hf_model_name" in config["text_cfg"])
+    if "multimodal_cfg" in config or any(borrowed):
+        raise UnsupportedBackbone(f"{origin.architecture}: only models with open_clip's own two towers are read")
     model_class = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
     return model_class(**config, **origin.kwargs)  # type: ignore[no-any-return]

@@ -19,31 +19,60 @@ class UnsupportedBackbone(HydraError):
 
 
 class Part(nn.Module):
-    """A module that can say in JSON what it is."""
+    """A module that can say in JSON what it is, and be rebuilt from that."""
 
     facts: ClassVar[tuple[str, ...]] = ()
+    _kinds: ClassVar[dict[str, type["Part"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Part._kinds[cls.__name__] = cls
 
     def spec(self) -> dict[str, Any]:
-        """Kind, settings, shapes of tensors, and the same of every part inside."""
+        """Kind, settings, shapes of tensors, parts inside; what it could have but has not."""
         return {
             "part": type(self).__name__,
             **{fact: getattr(self, fact) for fact in self.facts},
             "tensors": {name: list(p.shape) for name, p in self.named_parameters(recurse=False)},
-            **{name: _spec(child) for name, child in self.named_children()},
+            "parts": {name: spec_of(child) for name, child in self.named_children()},
+            "absent": [name for name, value in vars(self).items() if value is None and name not in self.facts],
         }
 
 
-def _spec(module: nn.Module) -> Any:
+def spec_of(module: nn.Module) -> Any:
+    """The spec of a part, of a linear layer, or of a list or dictionary of them."""
     if isinstance(module, Part):
         return module.spec()
     if isinstance(module, nn.ModuleList):
-        return [_spec(child) for child in module]
+        return [spec_of(child) for child in module]
     if isinstance(module, nn.ModuleDict):
-        return {name: _spec(child) for name, child in module.items()}
-    return {
-        "part": "Linear" if isinstance(module, nn.Linear) else type(module).__name__,
-        "tensors": {name: list(p.shape) for name, p in module.named_parameters()},
-    }
+        return {"part": "ModuleDict", "parts": {name: spec_of(child) for name, child in module.items()}}
+    assert isinstance(module, nn.Linear)
+    return {"part": "Linear", "tensors": {name: list(p.shape) for name, p in module.named_parameters()}}
+
+
+def rebuild(spec: Any) -> Any:
+    """The part that a spec describes, its tensors without memory: load them with `assign=True`."""
+    if isinstance(spec, list):
+        return nn.ModuleList(rebuild(child) for child in spec)
+    kind = spec["part"]
+    if kind == "Linear":
+        rows, columns = spec["tensors"]["weight"]
+        return nn.Linear(columns, rows, bias="bias" in spec["tensors"], device="meta")
+    if kind == "ModuleDict":
+        return nn.ModuleDict({name: rebuild(child) for name, child in spec["parts"].items()})
+    if kind not in Part._kinds:
+        raise HydraError(f"a part named '{kind}' is not known; it may come from a newer version of this library")
+    part = Part._kinds[kind].__new__(Part._kinds[kind])
+    nn.Module.__init__(part)
+    for name in part.facts:
+        setattr(part, name, spec[name])
+    for name in spec["absent"]:
+        setattr(part, name, None)
+    for name, shape in spec["tensors"].items():
+        part.register_parameter(name, nn.Parameter(torch.empty(shape, device="meta")))
+    for name, child in spec["parts"].items():
+        part.add_module(name, rebuild(child))
+    return part
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -91,9 +120,9 @@ def activation_name(module: nn.Module, path: str) -> str:
 class Norm(Part):
     """LayerNorm (`kind="layer"`) or RMSNorm (`kind="rms"`) over the last dimension."""
 
-    facts = ("kind", "eps")
+    facts = ("kind", "eps", "size")
 
-    def __init__(self, kind: str, weight: nn.Parameter | None, bias: nn.Parameter | None, eps: float, size: int):
+    def __init__(self, kind: str, weight: Tensor | None, bias: Tensor | None, eps: float, size: int):
         super().__init__()
         self.kind, self.eps, self.size = kind, eps, size
         self.weight, self.bias = weight, bias
@@ -124,6 +153,28 @@ def linear_of(module: nn.Module, path: str) -> nn.Linear:
         if name not in ("weight", "bias"):
             raise UnsupportedBackbone(f"{path} ({type(module).__name__}): a linear layer has no parameter '{name}'")
     return module
+
+
+def through(module: nn.Module | None, x: Tensor) -> Tensor:
+    """`module(x)`, or `x` where there is no module."""
+    return x if module is None else module(x)
+
+
+class Scale(Part):
+    """LayerScale: one factor a channel."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def scale_of(module: nn.Module | None) -> Scale | None:
+    """A library's LayerScale as ours; None for an identity."""
+    gamma = getattr(module, "gamma", None)
+    return None if gamma is None else Scale(gamma)
 
 
 class FeedForward(Part):
@@ -158,6 +209,4 @@ class FeedForward(Part):
         else:
             first, last = hidden.chunk(2, dim=-1)
             hidden = act(first) * last if self.gate == "first" else first * act(last)
-        if self.norm is not None:
-            hidden = self.norm(hidden)
-        return self.fc_out(hidden)  # type: ignore[no-any-return]
+        return self.fc_out(through(self.norm, hidden))  # type: ignore[no-any-return]

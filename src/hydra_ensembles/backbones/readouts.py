@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones.parts import ACTIVATIONS, FeedForward, Norm, Part
+from hydra_ensembles.backbones.parts import ACTIVATIONS, FeedForward, Norm, Part, through
 from hydra_ensembles.backbones.state import Read, State, take
 
 
@@ -54,12 +54,11 @@ class LatentPool(Part):
         q = self.latent if self.q is None else self.q(self.latent)
         k, v = self.kv(x_BTD).chunk(2, dim=-1)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (q, k, v))
-        q = q if self.q_norm is None else self.q_norm(q)
-        k = k if self.k_norm is None else self.k_norm(k)
+        q, k = through(self.q_norm, q), through(self.k_norm, k)
         z = F.scaled_dot_product_attention(q.expand(len(x_BTD), -1, -1, -1), k, v)
         x = self.out(z.transpose(1, 2).flatten(2))
         if self.mlp is not None:
-            x = x + self.mlp(x if self.norm is None else self.norm(x))
+            x = x + self.mlp(through(self.norm, x))
         return x[:, 0]  # type: ignore[no-any-return]
 
 
@@ -99,16 +98,16 @@ class Readout(Part):
     def pooled(self, state: State) -> Tensor:
         """One vector per input `(B, D)`, before the hidden layer and the classifier."""
         x = state.tokens if state.narrowed else take(state.tokens, self.reads(state))
-        x = x if self.norm is None else self.norm(x)
+        x = through(self.norm, x)
         if self.latent is not None:
             x = self.latent(x)
         else:
             x = x.mean(dim=1) if self.pool == "mean" else x[:, 0]
-        return x if self.norm_pooled is None else self.norm_pooled(x)
+        return through(self.norm_pooled, x)
 
     def forward(self, state: State) -> Tensor:
         x = self.pooled(state)
         if self.hidden is not None:
             assert self.activation is not None
             x = ACTIVATIONS[self.activation](self.hidden(x))
-        return x if self.classifier is None else self.classifier(x)
+        return through(self.classifier, x)

@@ -62,7 +62,10 @@ def _package_directory(name: str) -> Path:
     if not name.startswith("pkg:"):
         return Path(name)
     package, _, inside = name.removeprefix("pkg:").partition("/")
-    spec = find_spec(package)
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise UnknownReference(f"package '{package}' is not installed; install it or name a directory with hf:DIR")
     return Path(spec.submodule_search_locations[0]) / inside
@@ -72,14 +75,32 @@ def _load_transformers(directory: Path, weights: bool, settings: dict[str, Any])
     if not (directory / "config.json").is_file():
         raise UnknownReference(f"hf:{directory} has no config.json; save a model there with save_pretrained")
     transformers = import_extra("transformers", "text", "reading transformers models")
-    config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True, **settings)
+    try:
+        return _from_pretrained(transformers, directory, weights, settings)
+    except HydraError:
+        raise
+    except Exception as error:
+        # Whatever transformers makes of a directory it does not like.
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise UnknownReference(
+            f"transformers cannot read hf:{directory} as a classifier: {type(error).__name__}: {reason}"
+        ) from error
+
+
+def _from_pretrained(transformers: Any, directory: Path, weights: bool, settings: dict[str, Any]) -> nn.Module:
+    local = {"local_files_only": True, "trust_remote_code": False}
+    config = transformers.AutoConfig.from_pretrained(directory, **local, **settings)
     is_image = hasattr(config, "patch_size")
     auto = transformers.AutoModelForImageClassification if is_image else transformers.AutoModelForSequenceClassification
     if not weights:
         return auto.from_config(config)  # type: ignore[no-any-return]
-    return auto.from_pretrained(  # type: ignore[no-any-return]
-        directory, config=config, local_files_only=True, use_safetensors=True, dtype=torch.float32
+    model, report = auto.from_pretrained(
+        directory, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **local
     )
+    for name in sorted(report["missing_keys"]):
+        if not name.startswith(("classifier.", "pre_classifier.")) and ".pooler." not in name:
+            raise UnknownReference(f"hf:{directory} lacks tensor '{name}'; only a classifier may be missing")
+    return model  # type: ignore[no-any-return]
 
 
 def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) -> nn.Module:
@@ -89,8 +110,9 @@ def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) ->
             "open_clip: or hf:"
         )
     origin = read_origin(directory)
-    if "heads" in read_config(directory):
-        raise UnknownReference(f"'{directory}' holds a pruned member; load it with Member.load")
+    if "format_version" in (config := read_config(directory)):
+        kind = str(config.get("kind")).capitalize()
+        raise UnknownReference(f"'{directory}' is a store of ours; load it with {kind}.load")
     if settings:
         raise UnknownReference(
             f"'{directory}' has its settings in config.json; it takes no others ({', '.join(settings)})"

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones.parts import Norm, Part
+from hydra_ensembles.backbones.parts import Norm, Part, UnsupportedBackbone, through
 from hydra_ensembles.backbones.state import State
 from hydra_ensembles.errors import HydraError
 
@@ -37,6 +37,8 @@ class PatchStem(Part):
         norm: Norm | None = None,
     ):
         super().__init__()
+        if conv.stride != conv.kernel_size or set(conv.padding) - {0} or set(conv.dilation) != {1} or conv.groups != 1:
+            raise UnsupportedBackbone(f"the patch convolution {conv} does not cut the image into patches side by side")
         self.weight, self.bias = conv.weight, conv.bias
         self.patch_size: list[int] = list(conv.kernel_size)
         self.image_size, self.positions_on = list(image_size), positions_on
@@ -46,6 +48,12 @@ class PatchStem(Part):
     @property
     def width(self) -> int:
         return len(self.weight)
+
+    def sample(self) -> Tensor:
+        """One random image that fits, to try the model with."""
+        shape = (1, self.weight.shape[1], *self.image_size)
+        image = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
+        return image.to(self.weight)
 
     @property
     def num_patches(self) -> int:
@@ -61,6 +69,8 @@ class PatchStem(Part):
         return self.num_prefix + self.num_patches
 
     def forward(self, inputs: Tensor | Mapping[str, Any]) -> State:
+        if not isinstance(inputs, Tensor) and "pixel_values" not in inputs:
+            raise InputError(f"this backbone takes images, or 'pixel_values'; found {sorted(inputs)}")
         images = inputs if isinstance(inputs, Tensor) else inputs["pixel_values"]
         channels = self.weight.shape[1]
         if images.ndim != 4 or list(images.shape[1:]) != [channels, *self.image_size]:
@@ -68,8 +78,12 @@ class PatchStem(Part):
                 f"this backbone takes images of shape (batch, {channels}, {self.image_size[0]}, "
                 f"{self.image_size[1]}), found {tuple(images.shape)}; resize them first"
             )
-        x = F.conv2d(images, self.weight, self.bias, stride=self.patch_size).flatten(2).transpose(1, 2)
-        x = x if self.norm_patches is None else self.norm_patches(x)
+        x = (
+            F.conv2d(images.to(self.weight.dtype), self.weight, self.bias, stride=self.patch_size)
+            .flatten(2)
+            .transpose(1, 2)
+        )
+        x = through(self.norm_patches, x)
         positions = None if self.positions is None else self.positions.reshape(-1, self.width).to(x.dtype)
         if positions is not None and self.positions_on == "patches":
             x = x + positions
@@ -81,7 +95,7 @@ class PatchStem(Part):
         x = torch.cat([*prefix, x], dim=1)
         if positions is not None and self.positions_on == "all":
             x = x + positions
-        return State(x if self.norm is None else self.norm(x))
+        return State(through(self.norm, x))
 
 
 class TokenStem(Part):
@@ -113,12 +127,25 @@ class TokenStem(Part):
     def width(self) -> int:
         return self.words.shape[1]
 
+    def sample(self) -> Tensor:
+        """One random text that fits, to try the model with; of full length where an index readout looks for its end."""
+        length = self.max_tokens if self.pool is not None else min(8, self.max_tokens)
+        generator = torch.Generator("cpu").manual_seed(0)
+        return torch.randint(len(self.words), (1, length), generator=generator, device="cpu").to(self.words.device)
+
     @property
     def max_tokens(self) -> int:
         return len(self.positions) - (0 if self.padding_id is None else self.padding_id + 1)
 
     def forward(self, inputs: Tensor | Mapping[str, Any]) -> State:
         fields: Mapping[str, Any] = {"input_ids": inputs} if isinstance(inputs, Tensor) else inputs
+        for name in fields:
+            if name not in ("input_ids", "attention_mask", "token_type_ids", "labels") and fields[name] is not None:
+                raise InputError(
+                    f"'{name}' is not an input of this backbone; it takes input_ids, attention_mask and token_type_ids"
+                )
+        if fields.get("input_ids") is None:
+            raise InputError(f"this backbone takes 'input_ids'; found {sorted(fields)}")
         ids = fields["input_ids"]
         if ids.shape[1] > self.max_tokens:
             raise InputError(
@@ -129,7 +156,7 @@ class TokenStem(Part):
             types = fields.get("token_type_ids")
             x = x + F.embedding(torch.zeros_like(ids) if types is None else types, self.types)
         x = x + F.embedding(self._position_ids(ids), self.positions)
-        x = x if self.norm is None else self.norm(x)
+        x = through(self.norm, x)
         return State(x, _additive(fields.get("attention_mask"), x.dtype), self.causal, pool=self._pool(ids))
 
     def _position_ids(self, ids: Tensor) -> Tensor:

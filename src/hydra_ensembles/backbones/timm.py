@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones.attention import Attention, PackedQKV
-from hydra_ensembles.backbones.backbone import Backbone, Inputs, Tower, comes_from, own_block
+from hydra_ensembles.backbones.backbone import Backbone, Inputs, Tower, comes_from
 from hydra_ensembles.backbones.block import Block
+from hydra_ensembles.backbones.checks import own_block
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import (
     FeedForward,
@@ -20,6 +21,7 @@ from hydra_ensembles.backbones.parts import (
     activation_name,
     linear_of,
     norm_of,
+    scale_of,
 )
 from hydra_ensembles.backbones.readouts import LatentPool, Readout, projection_of
 from hydra_ensembles.backbones.stems import PatchStem
@@ -27,6 +29,13 @@ from hydra_ensembles.backbones.surgery import channels_of, keep_columns, keep_ro
 from hydra_ensembles.optional import import_extra
 
 _PARALLEL = ("ParallelScalingBlock", "ParallelThingsBlock", "DiffParallelScalingBlock")
+_SETTINGS = (
+    *("img_size", "patch_size", "in_chans", "num_classes", "global_pool", "embed_dim", "depth", "num_heads"),
+    *("mlp_ratio", "qkv_bias", "qk_norm", "scale_mlp_norm", "proj_bias", "init_values", "class_token", "pos_embed"),
+    *("no_embed_class", "reg_tokens", "pre_norm", "final_norm", "fc_norm", "pool_include_prefix", "dynamic_img_size"),
+    *("norm_layer", "embed_norm_layer", "act_layer", "mlp_layer"),
+    *("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+)
 _POOLS = {"token": "first", "avg": "mean", "map": "map"}
 
 
@@ -69,6 +78,8 @@ def _block(block: Any, path: str) -> Block:
     kind = type(block).__name__
     if kind in _PARALLEL:
         raise UnsupportedBackbone(f"{path} ({kind}): parallel blocks are not supported; attention must end first")
+    if kind == "ResPostBlock":
+        raise UnsupportedBackbone(f"{path} ({kind}): norms after attention and MLP (res-post-norm) are not supported")
     if getattr(block, "window_size", 0):
         raise UnsupportedBackbone(f"{path} ({kind}): windowed attention is not supported")
     attn = block.attn
@@ -95,8 +106,8 @@ def _block(block: Any, path: str) -> Block:
         _feed_forward(block.mlp, f"{path}.mlp"),
         norm_attention=norm_of(block.norm1, f"{path}.norm1"),
         norm_mlp=norm_of(block.norm2, f"{path}.norm2"),
-        scale_attention=getattr(getattr(block, "ls1", None), "gamma", None),
-        scale_mlp=getattr(getattr(block, "ls2", None), "gamma", None),
+        scale_attention=scale_of(getattr(block, "ls1", None)),
+        scale_mlp=scale_of(getattr(block, "ls2", None)),
         own=own_block(block),
         shrink=partial(_shrink, attn),
         path=f"{path} ({kind})",
@@ -176,6 +187,9 @@ def origin(model: Any) -> Origin:
 def build(origin: Origin) -> nn.Module:
     timm = import_extra("timm", "vision", "building a timm model")
     kwargs = dict(origin.kwargs)
+    for name in kwargs:  # others, such as checkpoint_path, could read files or fetch them
+        if name not in _SETTINGS:
+            raise UnsupportedBackbone(f"'{name}' is not a setting of a timm model here; known: {', '.join(_SETTINGS)}")
     if "mlp_layer" in kwargs:
         kwargs["mlp_layer"] = getattr(timm.layers, kwargs["mlp_layer"])
     if origin.architecture == "VisionTransformer":
@@ -205,9 +219,9 @@ def _settings(model: Any) -> dict[str, Any]:
     }
     return {
         "img_size": list(embed.img_size),
-        "patch_size": embed.patch_size[0],
+        "patch_size": list(embed.patch_size),
         "in_chans": embed.proj.in_channels,
-        "num_classes": model.num_classes,
+        "num_classes": 0 if isinstance(model.head, nn.Identity) else model.head.out_features,
         "global_pool": model.global_pool,
         "embed_dim": model.embed_dim,
         "depth": len(model.blocks),

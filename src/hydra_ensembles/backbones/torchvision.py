@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones.attention import Attention, PackedQKV
-from hydra_ensembles.backbones.backbone import Backbone, Inputs, Tower, comes_from, own_block
+from hydra_ensembles.backbones.backbone import Backbone, Inputs, Tower, comes_from
 from hydra_ensembles.backbones.block import Block
+from hydra_ensembles.backbones.checks import own_block
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import (
     FeedForward,
@@ -37,13 +38,16 @@ def view(model: Any) -> Backbone:
     size = (model.image_size, model.image_size)
     stem = PatchStem(model.conv_proj, size, model.encoder.pos_embedding, cls_token=model.class_token)
     blocks = [_block(block, f"encoder.layers.{name}") for name, block in model.encoder.layers.named_children()]
-    hidden = getattr(model.heads, "pre_logits", None)
+    heads = dict(model.heads.named_children())
+    if list(heads) not in (["head"], ["pre_logits", "act", "head"]):
+        raise UnsupportedBackbone("heads: expected 'head', or 'pre_logits', 'act', 'head'; replace heads.head instead")
+    hidden = heads.get("pre_logits")
     readout = Readout(
         "first",
-        projection_of(linear_of(model.heads.head, "heads.head")),
+        projection_of(linear_of(heads["head"], "heads.head")),
         norm=norm_of(model.encoder.ln, "encoder.ln"),
-        hidden=None if hidden is None else projection_of(hidden),
-        activation=None if hidden is None else "tanh",
+        hidden=None if hidden is None else projection_of(linear_of(hidden, "heads.pre_logits")),
+        activation=None if hidden is None else activation_name(heads["act"], "heads.act"),
     )
     return Backbone({"vision": Tower(stem, blocks, readout)})
 

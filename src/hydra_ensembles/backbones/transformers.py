@@ -4,6 +4,7 @@ transformers v5 has no head pruning and no head masks any more; its attentions r
 so a physically smaller one runs through the stock forward.
 """
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,8 +13,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones.attention import Attention, SplitQKV
-from hydra_ensembles.backbones.backbone import Backbone, Inputs, Tower, comes_from, own_block
+from hydra_ensembles.backbones.backbone import Backbone, Inputs, Tower, comes_from
 from hydra_ensembles.backbones.block import Block
+from hydra_ensembles.backbones.checks import own_block
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import (
     FeedForward,
@@ -36,16 +38,16 @@ def recognises(model: nn.Module) -> bool:
 
 def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
     if isinstance(inputs, Mapping):
-        return model(**inputs).logits  # type: ignore[no-any-return]
-    return model(inputs).logits  # type: ignore[no-any-return]
+        return model(**inputs, return_dict=True).logits  # type: ignore[no-any-return]
+    return model(inputs, return_dict=True).logits  # type: ignore[no-any-return]
 
 
 def view(model: Any) -> Backbone:
     base = getattr(model, model.base_model_prefix, None)
     if base is None or base is model or not hasattr(model, "classifier"):
         raise UnsupportedBackbone(
-            f"{type(model).__name__}: has no classifier; load it as "
-            f"{type(model).__name__.removesuffix('Model')}{_TASKS[0]} (or {_TASKS[1]})"
+            f"{type(model).__name__}: has no 'classifier' on top of one encoder; of transformers, BERT, RoBERTa and "
+            f"DistilBERT {_TASKS[0]} and ViT {_TASKS[1]} are read; add others with register_backbone"
         )
     if getattr(model.config, "is_decoder", False):
         raise UnsupportedBackbone(f"{type(model).__name__}: decoders are not supported")
@@ -69,7 +71,7 @@ def _bert(model: Any, base: Any, prefix: str) -> Backbone:
         attention = layer.attention
         blocks.append(
             Block(
-                _attention(attention.self, ("query", "key", "value"), attention.output.dense, path),
+                _attention(attention.self, ("query", "key", "value"), attention.output.dense, f"{path}.attention.self"),
                 FeedForward(
                     linear_of(layer.intermediate.dense, f"{path}.intermediate.dense"),
                     linear_of(layer.output.dense, f"{path}.output.dense"),
@@ -90,8 +92,9 @@ def _bert(model: Any, base: Any, prefix: str) -> Backbone:
             head,
             activation_name(base.pooler.activation, f"{prefix}.pooler"),
         )
-    else:  # RoBERTa's head applies torch.tanh itself
-        hidden, out, act = head.dense, head.out_proj, "tanh"
+    else:  # RoBERTa's head applies torch.tanh itself, others name their activation
+        act = activation_name(head.activation, "classifier.activation") if hasattr(head, "activation") else "tanh"
+        hidden, out = head.dense, head.out_proj
     readout = Readout("first", projection_of(out), hidden=projection_of(hidden), activation=act)
     return Backbone({"text": Tower(_token_stem(base.embeddings, prefix), blocks, readout)})
 
@@ -103,7 +106,7 @@ def _distilbert(model: Any, base: Any, prefix: str) -> Backbone:
         path = f"{prefix}.transformer.layer.{i}"
         blocks.append(
             Block(
-                _attention(layer.attention, names, layer.attention.out_lin, path),
+                _attention(layer.attention, names, layer.attention.out_lin, f"{path}.attention"),
                 FeedForward(
                     linear_of(layer.ffn.lin1, f"{path}.ffn.lin1"),
                     linear_of(layer.ffn.lin2, f"{path}.ffn.lin2"),
@@ -129,7 +132,7 @@ def _vit(model: Any, base: Any, prefix: str) -> Backbone:
         path = f"{prefix}.layers.{i}"
         blocks.append(
             Block(
-                _attention(layer.attention, names, layer.attention.o_proj, path),
+                _attention(layer.attention, names, layer.attention.o_proj, f"{path}.attention"),
                 FeedForward(
                     linear_of(layer.mlp.fc1, f"{path}.mlp.fc1"),
                     linear_of(layer.mlp.fc2, f"{path}.mlp.fc2"),
@@ -192,6 +195,11 @@ def _shrink(owner: Any, name: str, layers: Sequence[str], out: str | None, keep:
 
 def origin(model: Any) -> Origin:
     config = model.config
+    head = model.classifier
+    count = (head if isinstance(head, nn.Linear) else head.out_proj).out_features
+    if count != config.num_labels:  # a classifier put in by hand
+        config = copy.deepcopy(config)
+        config.num_labels = count
     settings = json.loads(config.to_json_string(use_diff=True))
     kwargs = {name: value for name, value in settings.items() if name not in ("transformers_version", "dtype")}
     labels = [config.id2label[i] for i in range(config.num_labels)]

@@ -38,5 +38,5 @@ def ablate(model: nn.Module, keep: HeadSet) -> Iterator[nn.Module]:
         yield model
     finally:
         with torch.no_grad():
-            for weight, columns, values in reversed(saved):
+            for weight, columns, values in saved:
                 weight[:, columns] = values

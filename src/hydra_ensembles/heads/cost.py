@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from hydra_ensembles.backbones import Backbone, Block, Tower
-from hydra_ensembles.backbones.parts import FeedForward, Norm
+from hydra_ensembles.backbones.parts import FeedForward, Norm, Scale
 from hydra_ensembles.backbones.readouts import Readout
 from hydra_ensembles.backbones.stems import PatchStem
 from hydra_ensembles.heads.head_set import HeadSet, HeadSetError
@@ -118,8 +118,7 @@ def mlp_cost(mlp: FeedForward, S: int) -> Cost:
 def norm_params(block: Block) -> int:
     """Norms and LayerScale of a block, those inside attention left out."""
     inside = {id(m) for m in block.attention.modules()}
-    norms = sum(_params(m) for m in block.modules() if isinstance(m, Norm) and id(m) not in inside)
-    return norms + sum(p.numel() for p in (block.scale_attention, block.scale_mlp) if p is not None)
+    return sum(_params(m) for m in block.modules() if isinstance(m, Norm | Scale) and id(m) not in inside)
 
 
 def readout_cost(readout: Readout, T: int) -> Cost:
@@ -143,8 +142,10 @@ def predict_costs(
     """
     heads = HeadSet.first(backbone, keep)
     fewest = min(len(tower.blocks) for tower in backbone.towers.values())
-    if trunk > fewest:
-        raise HeadSetError(f"a trunk of {trunk} blocks is longer than the model, which has {fewest}")
+    if members < 1:
+        raise HeadSetError(f"a hydra needs at least one member, asked for {members}")
+    if not 0 <= trunk <= fewest:
+        raise HeadSetError(f"a trunk of {trunk} blocks does not fit the model, which has {fewest}")
     return {
         "single": single_cost(backbone, text_tokens=text_tokens),
         "member": single_cost(backbone, heads, text_tokens),

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from hydra_ensembles.backbones import Backbone
 from hydra_ensembles.heads.cost import Cost, attention_cost, block_cost, single_cost, tokens_of
 from hydra_ensembles.heads.head_set import HeadSet
 from hydra_ensembles.heads.member import Member
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,9 @@ class Description:
         """Heads in all."""
         return sum(site.num_heads for site in self.sites)
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> "Table":
+        from rich.table import Table
+
         title = (
             f"{self.model}: {self.num_heads} heads, {millions(self.total.params)} parameters, "
             f"{billions(self.total.mult_adds)} multiply-adds"
@@ -66,6 +70,8 @@ class Description:
         return table
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         console = Console(width=100, color_system=None)
         with console.capture() as capture:
             console.print(self)

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -17,7 +18,7 @@ class HeadSetError(HydraError):
 
 
 class Head(NamedTuple):
-    """One attention head; heads and layers are numbered from 0."""
+    """One attention head; heads and layers are numbered from 0. Heads are ordered by tower name, layer, index."""
 
     tower: str
     layer: int
@@ -53,16 +54,18 @@ class HeadSet:
 
     @classmethod
     def of(cls, kept: Mapping[str, Sequence[Iterable[int]]], num_heads: Mapping[str, Sequence[int]]) -> "HeadSet":
-        """From kept heads by tower and layer; order within a layer does not matter."""
+        """From kept heads by tower and layer; order of towers and within a layer does not matter."""
         if set(kept) != set(num_heads):
             raise HeadSetError(
                 f"the set names towers {sorted(kept)}, but num_heads names {sorted(num_heads)}; both must agree"
             )
-        return cls(
-            tuple(num_heads),
-            tuple(tuple(num_heads[tower]) for tower in num_heads),
-            tuple(tuple(_sorted(heads) for heads in kept[tower]) for tower in num_heads),
-        )
+        towers = sorted(num_heads)
+        try:
+            totals = tuple(tuple(index(n) for n in num_heads[tower]) for tower in towers)
+            heads = tuple(tuple(tuple(sorted(index(h) for h in layer)) for layer in kept[tower]) for tower in towers)
+        except TypeError as error:
+            raise HeadSetError(f"heads, and numbers of heads, are whole numbers by tower and layer ({error})") from None
+        return cls(tuple(towers), totals, heads)
 
     @classmethod
     def all(cls, model: nn.Module) -> "HeadSet":
@@ -95,8 +98,8 @@ class HeadSet:
     def __iter__(self) -> Iterator[Head]:
         for tower, layers in zip(self.towers, self.kept, strict=True):
             for layer, heads in enumerate(layers):
-                for index in heads:
-                    yield Head(tower, layer, index)
+                for head in heads:
+                    yield Head(tower, layer, head)
 
     def __len__(self) -> int:
         return sum(len(heads) for layers in self.kept for heads in layers)
@@ -160,7 +163,7 @@ class HeadSet:
             tuple(tuple(len(heads) for heads in layers) for layers in outer.kept),
             tuple(
                 tuple(
-                    tuple(theirs.index(index) for index in mine)
+                    tuple(theirs.index(head) for head in mine)
                     for mine, theirs in zip(layers, outer_layers, strict=True)
                 )
                 for layers, outer_layers in zip(self.kept, outer.kept, strict=True)
@@ -202,8 +205,8 @@ class HeadSet:
 
     def _keeping(self, heads: set[Head]) -> "HeadSet":
         kept: dict[tuple[str, int], list[int]] = {}
-        for tower, layer, index in sorted(heads):
-            kept.setdefault((tower, layer), []).append(index)
+        for tower, layer, head in sorted(heads):
+            kept.setdefault((tower, layer), []).append(head)
         return self._with(
             tuple(
                 tuple(tuple(kept.get((tower, layer), ())) for layer in range(len(totals)))
@@ -254,17 +257,13 @@ def _removed_by_layer(keep: HeadSet) -> list[int]:
     ]
 
 
-def _sorted(heads: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted(heads))
-
-
 def _check_layer(tower: str, layer: int, total: int, heads: Sequence[int]) -> None:
     where = f"layer {layer} of tower '{tower}'"
-    for index in heads:
-        if not isinstance(index, int) or isinstance(index, bool):
-            raise HeadSetError(f"{where}: a head is a whole number, found {index!r}")
-        if not 0 <= index < total:
-            raise HeadSetError(f"{where} has {total} heads, but the set keeps head {index}; heads are numbered from 0")
+    if total < 0:
+        raise HeadSetError(f"{where} cannot have {total} heads")
+    for head in heads:
+        if not 0 <= head < total:
+            raise HeadSetError(f"{where} has {total} heads, but the set keeps head {head}; heads are numbered from 0")
     if len(set(heads)) != len(heads):
         raise HeadSetError(f"{where} names a head twice: {list(heads)}")
     if list(heads) != sorted(heads):

@@ -10,7 +10,8 @@ from hydra_ensembles.backbones import Backbone, Inputs, Origin, family_of, origi
 from hydra_ensembles.backbones.backbone import build_model
 from hydra_ensembles.backbones.references import expand, load_model, read_origin
 from hydra_ensembles.heads.head_set import HeadSet
-from hydra_ensembles.store import StoreError, check_tensors, read_config, read_store, write_store
+from hydra_ensembles.optional import version_of
+from hydra_ensembles.store import StoreError, check_store, check_tensors, read_config, read_store, write_store
 
 
 class Member(nn.Module):
@@ -23,6 +24,7 @@ class Member(nn.Module):
     def __init__(self, model: nn.Module, heads: HeadSet, origin: Origin):
         super().__init__()
         self.model, self.heads, self.origin = model, heads, origin
+        self._own_forward = family_of(model).own_forward
 
     @property
     def backbone(self) -> Backbone:
@@ -30,14 +32,15 @@ class Member(nn.Module):
         return Backbone.of(self.model)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        return family_of(self.model).own_forward(self.model, inputs)
+        return self._own_forward(self.model, inputs)
 
     def save(self, directory: str | Path) -> Path:
         """Write `model.safetensors` and `config.json`; nothing is pickled."""
         _check_rebuildable(self)
         tensors = self.model.state_dict()
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
-        config = {**self.origin.to_json(), "dtype": dtype, "heads": self.heads.to_json()}
+        versions = {name: version_of(name) for name in ("hydra_ensembles", self.origin.library)}
+        config = {**self.origin.to_json(), "dtype": dtype, "versions": versions, "heads": self.heads.to_json()}
         return write_store(directory, "member", config, tensors)
 
     @classmethod
@@ -83,8 +86,9 @@ def shrink(model: nn.Module, keep: HeadSet) -> None:
 def load_shape(reference: str) -> nn.Module:
     """The model or member that a reference names, without memory for its numbers (torch's meta device)."""
     directory = Path(expand(reference))
-    if not (directory / "config.json").is_file() or "heads" not in (config := read_config(directory)):
+    if not (directory / "config.json").is_file() or "format_version" not in read_config(directory):
         return load_model(reference, weights=False)
+    config = check_store(directory, "member")
     return _build(read_origin(directory), HeadSet.from_json(config["heads"]))
 
 
@@ -102,8 +106,8 @@ def _check_rebuildable(member: Member) -> None:
     ours, theirs = Backbone.of(member.model).spec(), Backbone.of(again).spec()
     if ours != theirs:
         raise StoreError(
-            f"{member.origin.library} '{member.origin.architecture}' with {member.origin.kwargs} would be built "
-            f"differently ({_first_difference(ours, theirs)}); give the member an origin that describes it"
+            f"the member could not be read back: {_first_difference(ours, theirs)} if {member.origin.library} built "
+            f"'{member.origin.architecture}' with {member.origin.kwargs}; give the member an origin that describes it"
         )
 
 
@@ -116,4 +120,4 @@ def _first_difference(ours: object, theirs: object, path: str = "backbone") -> s
         for i, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
             if mine != other:
                 return _first_difference(mine, other, f"{path}.{i}")
-    return f"{path} is {ours!r:.60}, would be {theirs!r:.60}"
+    return f"{path.replace('.parts', '')} is {ours!r:.60}, would be {theirs!r:.60}"

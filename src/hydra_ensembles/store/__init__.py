@@ -3,6 +3,7 @@
 from hydra_ensembles.store.directory import (
     FORMAT_VERSION,
     StoreError,
+    check_store,
     check_tensors,
     read_config,
     read_store,
@@ -13,6 +14,7 @@ from hydra_ensembles.store.directory import (
 __all__ = [
     "FORMAT_VERSION",
     "StoreError",
+    "check_store",
     "check_tensors",
     "read_config",
     "read_store",

@@ -4,15 +4,14 @@ Nothing is pickled, nothing is fetched. A store we wrote says its `kind` and `fo
 them is a plain model that somebody else put together.
 """
 
+import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -27,32 +26,66 @@ class StoreError(HydraError):
 
 
 def write_store(directory: str | Path, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
-    """Write a store; it appears whole or not at all. A store that stands there already is replaced."""
-    directory = Path(directory)
+    """Write a store. An older store of ours that stands there is replaced; nothing else ever is.
+
+    Each file appears whole or not at all. Both carry one mark, so that a pair of different writes is noticed.
+    """
+    directory = Path(directory).expanduser()
+    try:
+        body = json.dumps(dict(config), indent=1, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"the config of {directory} cannot be written as JSON: {error}") from None
+    mark = hashlib.sha256(body.encode()).hexdigest()[:16]
+    head = {"format_version": FORMAT_VERSION, "kind": kind, "mark": mark}
+    text = json.dumps({**head, **config}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    owned = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    try:
+        _check_may_write(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        _replace(directory / _TENSORS, lambda path: save_file(owned, path, metadata={"format": "pt", "mark": mark}))
+        _replace(directory / _CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be written: {error}") from error
+    return directory
+
+
+def _check_may_write(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
         raise StoreError(f"{directory} is a file; a store is a directory")
-    strangers = sorted({p.name for p in directory.glob("*")} - {_TENSORS, _CONFIG}) if directory.exists() else []
-    if strangers:
-        raise StoreError(f"{directory} holds '{strangers[0]}', which is not part of a store; choose another directory")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    if not found:
+        return
+    strangers = [name for name in found if name not in (_TENSORS, _CONFIG)]
+    if strangers or "format_version" not in read_config(directory):
+        raise StoreError(
+            f"{directory} holds '{(strangers or found)[0]}', which is not part of a store of ours; "
+            "choose another directory"
+        )
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    draft = path.with_name(f".{path.name}.draft")
     try:
-        head = {"format_version": FORMAT_VERSION, "kind": kind}
-        text = json.dumps({**head, **config}, indent=1, ensure_ascii=False, allow_nan=False)
-        (draft / _CONFIG).write_text(text + "\n", encoding="utf-8")
-        owned = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(owned, draft / _TENSORS, metadata={"format": "pt"})
-        draft.chmod(0o777 & ~_umask())
-        if directory.exists():
-            shutil.rmtree(directory)
-        draft.rename(directory)
+        write(draft)
+        draft.chmod(0o666 & ~_umask())
+        draft.replace(path)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return directory
+        draft.unlink(missing_ok=True)
 
 
 def read_store(directory: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The config and the tensors of a store of this kind."""
+    config = check_store(directory, kind)
+    tensors = read_tensors(directory)
+    with safe_open(_file(directory, _TENSORS), framework="pt") as file:
+        mark = (file.metadata() or {}).get("mark")
+    if mark is not None and mark != config.get("mark"):
+        raise StoreError(f"{_TENSORS} and {_CONFIG} of {directory} come from different writes; write the store again")
+    return config, tensors
+
+
+def check_store(directory: str | Path, kind: str) -> dict[str, Any]:
+    """The config of a store, checked to be one of ours, of this version and kind."""
     config = read_config(directory)
     version = config.get("format_version")
     if version is None:
@@ -64,7 +97,7 @@ def read_store(directory: str | Path, kind: str) -> tuple[dict[str, Any], dict[s
         )
     if config.get("kind") != kind:
         raise StoreError(f"{directory} is a store of kind {config.get('kind')!r}, expected {kind!r}")
-    return config, read_tensors(directory)
+    return config
 
 
 def read_config(directory: str | Path) -> dict[str, Any]:
@@ -94,6 +127,8 @@ def check_tensors(directory: str | Path, found: Mapping[str, Tensor], expected: 
     """Refuse tensors whose names or shapes are not the expected ones."""
     path = Path(directory) / _TENSORS
     for name, tensor in expected.items():
+        if name in found and found[name].is_floating_point() != tensor.is_floating_point():
+            raise StoreError(f"{path}: tensor '{name}' is of dtype {found[name].dtype}, expected {tensor.dtype}")
         if name not in found:
             strange = next((other for other in found if other not in expected), None)
             instead = f" (it has '{strange}', which does not belong there)" if strange else ""
@@ -109,7 +144,7 @@ def check_tensors(directory: str | Path, found: Mapping[str, Tensor], expected: 
 
 
 def _file(directory: str | Path, name: str) -> Path:
-    directory = Path(directory)
+    directory = Path(directory).expanduser()
     if not directory.is_dir():
         raise StoreError(f"{directory} is not a directory")
     path = directory / name

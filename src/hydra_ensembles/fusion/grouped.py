@@ -1,0 +1,127 @@
+"""Grouped layers: one map a member, applied to that member's rows.
+
+The tokens of all members stand behind each other in the batch, member-major: `x_N...` with N = M * B. A part here takes
+the place of a plain part inside the same blocks and readouts.
+
+Shapes: M members, B batch, N = M * B, R rows of a member, D in, E out.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones.parts import Norm, Part
+from hydra_ensembles.backbones.state import State
+
+
+def grouped_linear(x_MRD: Tensor, weight_MDE: Tensor, bias_ME: Tensor | None = None) -> Tensor:
+    """Apply member m's linear map to member m's rows.
+
+    Equals a block-diagonal linear layer on the concatenated members, without the zeros.
+    """
+    if bias_ME is None:
+        return torch.bmm(x_MRD, weight_MDE)
+    return torch.baddbmm(bias_ME[:, None], x_MRD, weight_MDE)
+
+
+def grouped_affine(x_N: Tensor, weight_MD: Tensor, bias_MD: Tensor | None = None) -> Tensor:
+    """Scale, and shift, the channels of member m's rows by member m's numbers."""
+    x_M = x_N.unflatten(0, (len(weight_MD), -1))
+    weight, bias = (
+        None if p is None else p.reshape(len(p), *[1] * (x_M.ndim - 2), p.shape[-1]) for p in (weight_MD, bias_MD)
+    )
+    assert weight is not None
+    scaled = x_M * weight if bias is None else torch.addcmul(bias, x_M, weight)
+    return scaled.flatten(0, 1)
+
+
+class MemberLinear(Part):
+    """One linear layer a member: weight `(M, D, E)`, bias `(M, E)`."""
+
+    def __init__(self, weight_MDE: Tensor, bias_ME: Tensor | None):
+        super().__init__()
+        self.weight = nn.Parameter(weight_MDE)
+        self.bias = None if bias_ME is None else nn.Parameter(bias_ME)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        M, D, E = self.weight.shape
+        return grouped_linear(x_ND.reshape(M, -1, D), self.weight, self.bias).reshape(*x_ND.shape[:-1], E)
+
+
+class MemberNorm(Part):
+    """One norm a member: weight and bias `(M, D)`."""
+
+    facts = ("kind", "eps", "size")
+
+    def __init__(self, norms: list[Norm]):
+        super().__init__()
+        first = norms[0]
+        self.kind, self.eps, self.size = first.kind, first.eps, first.size
+        assert first.weight is not None
+        self.weight = stacked([norm.weight for norm in norms])
+        self.bias = None if first.bias is None else stacked([norm.bias for norm in norms])
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        return grouped_affine(self.plain(x_ND), self.weight, self.bias)
+
+    def of_member(self, m: int, x: Tensor) -> Tensor:
+        """Member m's norm, on its rows alone."""
+        if self.kind == "layer":
+            return F.layer_norm(x, (self.size,), self.weight[m], None if self.bias is None else self.bias[m], self.eps)
+        return F.rms_norm(x, (self.size,), self.weight[m], self.eps)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The norm before its affine map, which has no parameters and so is the same for all."""
+        if self.kind == "layer":
+            return F.layer_norm(x, (self.size,), eps=self.eps)
+        return F.rms_norm(x, (self.size,), eps=self.eps)
+
+
+class MemberScale(Part):
+    """One LayerScale a member: weight `(M, D)`."""
+
+    def __init__(self, weight_MD: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(weight_MD)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        return grouped_affine(x_ND, self.weight)
+
+
+class MemberStems(Part):
+    """One stem a member; their states behind each other."""
+
+    def __init__(self, stems: list[Part]):
+        super().__init__()
+        self.stems = nn.ModuleList(stems)
+
+    def forward(self, inputs: object) -> State:
+        states: list[State] = [stem(inputs) for stem in self.stems]
+        tokens = torch.cat([state.tokens for state in states])
+        return repeated(states[0], len(states))._replace(tokens=tokens)
+
+
+class MemberPools(Part):
+    """One part a member, each on its own member's rows; for the few that have no grouped form."""
+
+    def __init__(self, pools: list[Part]):
+        super().__init__()
+        self.pools = nn.ModuleList(pools)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        return torch.cat([pool(x) for pool, x in zip(self.pools, x_ND.chunk(len(self.pools)), strict=True)])
+
+
+def repeated(state: State, members: int) -> State:
+    """One state for all members, behind each other: where a trunk branches."""
+    mask, pool = state.mask, state.pool
+    return state._replace(
+        tokens=state.tokens.repeat(members, 1, 1),
+        mask=mask if mask is None or len(mask) == 1 else mask.repeat(members, 1, 1, 1),
+        pool=None if pool is None else pool.repeat(members),
+    )
+
+
+def stacked(tensors: list[Tensor | None]) -> nn.Parameter:
+    """One parameter with an entry a member."""
+    return nn.Parameter(torch.stack([t.detach() for t in tensors if t is not None]))

@@ -1,0 +1,140 @@
+"""The hydra: M members as one network. It holds parts of ours only, so it needs no model library to run.
+
+Shapes: B batch, M members, N = M * B, T tokens, D width, C classes.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones import Inputs, State
+from hydra_ensembles.backbones.parts import Part, rebuild
+from hydra_ensembles.fusion.grouped import MemberStems, repeated
+from hydra_ensembles.heads import HeadSet
+from hydra_ensembles.store import StoreError, check_tensors, read_store, write_store
+from hydra_ensembles.uncertainty import Prediction, ensemble_log_probs, predict
+
+
+class HydraTower(Part):
+    """One encoder of all members. The stem and the first `trunk` blocks run once, then the members branch."""
+
+    facts = ("members", "trunk")
+
+    def __init__(self, members: int, trunk: int, stem: nn.Module, blocks: list[nn.Module], readout: nn.Module):
+        super().__init__()
+        self.members, self.trunk = members, trunk
+        self.stem, self.blocks, self.readout = stem, nn.ModuleList(blocks), readout
+
+    def forward(self, inputs: Inputs, last_block: str) -> Tensor:
+        """Logits or features of every member `(M, B, C)`."""
+        state: State = self.stem(inputs)
+        is_branched = isinstance(self.stem, MemberStems)
+        for layer, block in enumerate(self.blocks):
+            if layer == self.trunk and not is_branched:
+                state, is_branched = repeated(state, self.members), True
+            is_read = layer == len(self.blocks) - 1 and last_block == "read"
+            state = block(state, self.readout.reads(state) if is_read else None)  # type: ignore[operator]
+        if not is_branched:
+            state = repeated(state, self.members)
+        return self.readout(state).unflatten(0, (self.members, -1))  # type: ignore[no-any-return]
+
+
+class FusedContrast(Part):
+    """Joins the towers of every member: scaled cosine similarities `(M, images, texts)`."""
+
+    def __init__(self, logit_scale_M: Tensor, logit_bias_M: Tensor | None):
+        super().__init__()
+        self.logit_scale = nn.Parameter(logit_scale_M)
+        self.logit_bias = None if logit_bias_M is None else nn.Parameter(logit_bias_M)
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        image, text = (F.normalize(features[tower], dim=-1) for tower in ("vision", "text"))
+        logits = self.logit_scale.exp()[:, None, None] * (image @ text.transpose(1, 2))
+        return logits if self.logit_bias is None else logits + self.logit_bias[:, None, None]
+
+
+class Hydra(Part):
+    """M members fused into one network; made by `fuse`.
+
+    `hydra(x)` returns log-probabilities of the averaged members `(B, C)`, a drop-in for any classifier;
+    `hydra.members(x)` the members' logits `(B, M, C)`; `hydra.predict(x)` a `Prediction` with uncertainty.
+    """
+
+    facts = ("num_members", "mlp", "last_block")
+
+    def __init__(
+        self,
+        towers: Mapping[str, HydraTower],
+        contrast: FusedContrast | None,
+        num_members: int,
+        mlp: str,
+        last_block: str,
+    ):
+        super().__init__()
+        self.towers, self.contrast = nn.ModuleDict(towers), contrast
+        self.num_members, self.mlp, self.last_block = num_members, mlp, last_block
+        self.about(heads=[], classes=None, preprocess=None, fitted={})
+
+    def about(
+        self,
+        heads: list[HeadSet],
+        classes: list[str] | None,
+        preprocess: dict[str, Any] | None,
+        fitted: dict[str, float],
+    ) -> None:
+        """What the network itself does not need: each member's head set, class names, preprocessing, fitted numbers."""
+        self.heads, self.classes, self.preprocess, self.fitted = heads, classes, preprocess, fitted
+
+    @property
+    def trunk(self) -> dict[str, int]:
+        """By tower, the leading blocks that all members share."""
+        return {name: tower.trunk for name, tower in self.towers.items()}  # type: ignore[misc]
+
+    def members(self, inputs: Inputs) -> Tensor:
+        """Every member's logits `(B, M, C)`, in the network's dtype."""
+        if self.contrast is None:
+            (tower,) = self.towers.values()
+            return tower(inputs, self.last_block).transpose(0, 1)  # type: ignore[no-any-return]
+        assert not isinstance(inputs, Tensor)
+        features = {name: tower(inputs[name], self.last_block) for name, tower in self.towers.items()}
+        return self.contrast(features).transpose(0, 1)  # type: ignore[no-any-return]
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return ensemble_log_probs(self.members(inputs))
+
+    def predict(self, inputs: Inputs) -> Prediction:
+        """Label, probabilities and uncertainty of each input."""
+        return predict(self.members(inputs))
+
+    def save(self, directory: str | Path) -> Path:
+        """Write `model.safetensors` and `config.json`; nothing is pickled."""
+        config = {
+            "classes": self.classes,
+            "preprocess": self.preprocess,
+            "fitted": self.fitted,
+            "heads": [heads.to_json() for heads in self.heads],
+            "spec": self.spec(),
+        }
+        return write_store(directory, "hydra", config, self.state_dict())
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Hydra":
+        """Read a hydra back, to the bit, in evaluation mode. Needs torch and safetensors, no model library."""
+        config, tensors = read_store(directory, "hydra")
+        try:
+            hydra = rebuild(config["spec"])
+            heads = [HeadSet.from_json(member) for member in config["heads"]]
+            about = {field: config[field] for field in ("classes", "preprocess", "fitted")}
+        except (KeyError, TypeError, AttributeError, AssertionError) as error:
+            raise StoreError(
+                f"{Path(directory) / 'config.json'} does not describe a hydra ({type(error).__name__}: {error})"
+            ) from None
+        if not isinstance(hydra, cls):
+            raise StoreError(f"{Path(directory) / 'config.json'} describes a {type(hydra).__name__}, not a hydra")
+        check_tensors(directory, tensors, hydra.state_dict())
+        hydra.load_state_dict(tensors, assign=True)
+        hydra.about(heads=heads, **about)
+        return hydra.eval()

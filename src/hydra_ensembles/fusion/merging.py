@@ -1,0 +1,184 @@
+"""`fuse`: the parts of M members merged into the parts of one network.
+
+A part that is the same in all members, to the bit, is kept once and run once. Every other is each member's own, but for
+the weights of MLPs under `mlp="average"` (the paper, section 4.2). Nothing that differs is dropped.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones import Backbone, Tower
+from hydra_ensembles.backbones.attention import Attention
+from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, rebuild, spec_of
+from hydra_ensembles.backbones.readouts import LatentPool, Projection
+from hydra_ensembles.backbones.stems import PatchStem, TokenStem
+from hydra_ensembles.errors import HydraError
+from hydra_ensembles.fusion.attention import FusedAttention
+from hydra_ensembles.fusion.grouped import MemberLinear, MemberNorm, MemberPools, MemberScale, MemberStems
+from hydra_ensembles.fusion.hydra import FusedContrast, Hydra, HydraTower
+from hydra_ensembles.heads import HeadSet, Member
+
+
+class FusionError(HydraError):
+    """Members that cannot become one network."""
+
+
+def fuse(members: Sequence[nn.Module], mlp: str = "average", last_block: str = "read") -> Hydra:
+    """Fuse members into one network.
+
+    Args:
+        members: of one architecture; pruned members or whole models, with any heads each.
+        mlp: `"average"` merges the MLPs of all members into one (the paper); `"grouped"` keeps each member's own,
+            and is then exactly the members.
+        last_block: `"read"` computes in the last block only what the readout reads; `"full"` everything. The result
+            is the same.
+    """
+    if not members:
+        raise FusionError("a hydra needs at least one member")
+    if mlp not in ("average", "grouped"):
+        raise FusionError(f"mlp={mlp!r} is not known; it is 'average' or 'grouped'")
+    if last_block not in ("read", "full"):
+        raise FusionError(f"last_block={last_block!r} is not known; it is 'read' or 'full'")
+    backbones = [_backbone(member) for member in members]
+    _check_alike(backbones)
+    with torch.no_grad():
+        towers = {name: _tower([b.towers[name] for b in backbones], mlp, name) for name in backbones[0].towers}
+        hydra = Hydra(towers, _contrast(backbones), len(members), mlp, last_block)
+    heads = [member.heads if isinstance(member, Member) else HeadSet.all(member) for member in members]
+    hydra.about(heads, _agreed(members, "classes"), _agreed(members, "preprocess"), {})
+    return hydra.eval()
+
+
+def _tower(towers: list[Tower], mlp: str, path: str) -> HydraTower:
+    stem = merge([tower.stem for tower in towers], mlp, f"{path}.stem")
+    layers = list(zip(*(tower.blocks for tower in towers), strict=True))
+    trunk = 0
+    if not isinstance(stem, MemberStems):
+        while trunk < len(layers) and _identical(layers[trunk]):
+            trunk += 1
+    blocks = [merge(layer, mlp, f"{path}.blocks.{i}") for i, layer in enumerate(layers)]
+    readout = merge([tower.readout for tower in towers], mlp, f"{path}.readout")
+    return HydraTower(len(towers), trunk, stem, blocks, readout)
+
+
+def merge(parts: Sequence[nn.Module], mlp: str, path: str) -> nn.Module:
+    """One part that does what each member's part does to that member's rows."""
+    if _identical(parts):
+        return _copy(parts[0])  # type: ignore[no-any-return]
+    first = parts[0]
+    if isinstance(first, Attention):
+        norms = [_merge_child(parts, name, mlp, path) for name in ("q_norm", "k_norm")]
+        return FusedAttention(list(parts), *norms)  # type: ignore[arg-type]
+    if isinstance(first, Norm):
+        return MemberNorm(list(parts))  # type: ignore[arg-type]
+    if isinstance(first, Scale):
+        return MemberScale(torch.stack([_tensor(part, "weight") for part in parts]))
+    if isinstance(first, nn.Linear | Projection):
+        transposed = isinstance(first, Projection) and first.transposed
+        weights = [_tensor(part, "weight") for part in parts]
+        stacked = torch.stack([weight if transposed else weight.T for weight in weights]).contiguous()
+        return MemberLinear(stacked, None if first.bias is None else torch.stack([_tensor(p, "bias") for p in parts]))
+    if isinstance(first, PatchStem | TokenStem):
+        return MemberStems([_copy(part) for part in parts])
+    if isinstance(first, LatentPool):
+        return MemberPools([_copy(part) for part in parts])
+    assert isinstance(first, Part)
+    average = isinstance(first, FeedForward) and mlp == "average"
+    frame = rebuild({**first.spec(), "tensors": {}, "parts": {}})
+    for name, child in first.named_children():
+        if average and isinstance(child, nn.Linear):
+            frame.add_module(name, _averaged([getattr(part, name) for part in parts]))
+        else:
+            frame.add_module(name, _merge_child(parts, name, mlp, path))
+    return frame  # type: ignore[no-any-return]
+
+
+def _merge_child(parts: Sequence[nn.Module], name: str, mlp: str, path: str) -> nn.Module | None:
+    children = [getattr(part, name) for part in parts]
+    return None if children[0] is None else merge(children, mlp, f"{path}.{name}")
+
+
+def _averaged(layers: list[nn.Linear]) -> nn.Linear:
+    """The paper's merged MLP layer: weights and biases averaged over members."""
+    layer = _copy(layers[0])
+    for name, parameter in layer.named_parameters():
+        mean = torch.stack([_tensor(other, name).double() for other in layers]).mean(dim=0)
+        parameter.copy_(mean.to(parameter.dtype))
+    return layer  # type: ignore[no-any-return]
+
+
+def _contrast(backbones: list[Backbone]) -> FusedContrast | None:
+    contrasts = [backbone.contrast for backbone in backbones]
+    if contrasts[0] is None:
+        return None
+    scales = torch.stack([_tensor(c, "logit_scale").reshape(()) for c in contrasts if c is not None])
+    biases = None
+    if contrasts[0].logit_bias is not None:
+        biases = torch.stack([_tensor(c, "logit_bias").reshape(()) for c in contrasts if c is not None])
+    return FusedContrast(scales, biases)
+
+
+def _backbone(member: nn.Module) -> Backbone:
+    if isinstance(member, Backbone):
+        return member
+    return member.backbone if isinstance(member, Member) else Backbone.of(member)
+
+
+def _identical(parts: Sequence[nn.Module]) -> bool:
+    """The same kind, settings and numbers, to the bit."""
+    first, *others = parts
+    spec, tensors = spec_of(first), dict(first.named_parameters())
+
+    def same(name: str, parameter: Tensor) -> bool:
+        return parameter.dtype == tensors[name].dtype and torch.equal(parameter, tensors[name])
+
+    return all(spec_of(o) == spec and all(same(name, p) for name, p in o.named_parameters()) for o in others)
+
+
+def _copy(part: nn.Module) -> Any:
+    copy = rebuild(spec_of(part))
+    copy.load_state_dict({name: p.detach().clone() for name, p in part.named_parameters()}, assign=True)
+    return copy
+
+
+def _tensor(part: Any, name: str) -> Tensor:
+    tensor = getattr(part, name)
+    assert isinstance(tensor, Tensor)
+    return tensor.detach()
+
+
+def _check_alike(backbones: list[Backbone]) -> None:
+    """Members may differ in numbers and heads, in nothing else."""
+    shapes = [_without_heads(backbone.spec()) for backbone in backbones]
+    for m, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise FusionError(
+                f"members 0 and {m} are of different architectures; a hydra's members come from one backbone"
+            )
+
+
+def _without_heads(spec: Any) -> Any:
+    """A spec, with everything left out that depends on how many heads an attention has."""
+    if isinstance(spec, list):
+        return [_without_heads(child) for child in spec]
+    if not isinstance(spec, dict):
+        return spec
+    if spec.get("part") == "Attention":
+        norms = {name: child for name, child in spec["parts"].items() if name.endswith("_norm")}
+        kept = {key: spec[key] for key in ("head_dim", "scale", "interleaved", "absent")}
+        return {**kept, "parts": sorted(spec["parts"]), "norms": norms}
+    return {key: _without_heads(child) for key, child in spec.items()}
+
+
+def _agreed(members: Sequence[nn.Module], field: str) -> Any:
+    """What all members that say it say alike."""
+    said = [getattr(member.origin, field) for member in members if isinstance(member, Member)]
+    said = [value for value in said if value is not None]
+    if any(value != said[0] for value in said):
+        raise FusionError(
+            f"members name different {field}; a hydra's members predict the same classes of the same inputs"
+        )
+    return said[0] if said else None
