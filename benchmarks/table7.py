@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hydra_ensembles import Backbone, HeadSet, load_model, prune
 from hydra_ensembles.backbones.parts import Norm
 from hydra_ensembles.backbones.stems import PatchStem
+from hydra_ensembles.evaluation import contest
 from hydra_ensembles.heads import Cost, predict_costs
 from provenance import RESULTS, provenance, write_results
 
@@ -87,7 +88,12 @@ def main() -> None:
             "mult_adds_off_percent": round(100 * (ours["mult_adds"] / (mult_adds_g * 1e9) - 1), 3),
         }
     rows["single"]["counted"], rows["member"]["counted"] = counted(model), counted(member.model)
-    rows["hydra_default"] = {"predicted": predicted["hydra_default"].to_json()}
+    image = torch.zeros(1, 3, 224, 224)
+    rows["hydra"]["counted"] = counted(contest(model, image, keep=8, members=3, last_block="full").hydra)
+    rows["hydra_default"] = {
+        "predicted": predicted["hydra_default"].to_json(),
+        "counted": counted(contest(model, image, keep=8, members=3).hydra),
+    }
     notes = explained(Backbone.of(model), predicted, members=3)
     write_results(
         "ground-floor/table7", {"rows": rows, "explained": notes, "provenance": provenance(packages=["timm"])}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-PAGES = ["README.md", "docs/backbones.md", "docs/heads.md"]
+PAGES = ["README.md", "docs/backbones.md", "docs/heads.md", "docs/fusion.md"]
 
 
 def blocks(text, language):
@@ -39,11 +39,16 @@ def test_commands_run_as_written(repository, capsys):
 
 def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
+    import memory
     import table7
 
     page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
     assert f"<!-- table7 -->\n{table7.as_markdown(results)}\n<!-- /table7 -->" in page
     assert f"<!-- deit -->\n{deit_accuracy.as_markdown()}\n<!-- /deit -->" in page
+    for row in results["rows"].values():
+        assert row["counted"] == row["predicted"]
+    fusion = (repository / "docs" / "fusion.md").read_text()
+    assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in fusion
     notes = results["explained"]
     low, high = notes["mult_adds_gap_M"]
     assert f"between {low} and {high} M" in page

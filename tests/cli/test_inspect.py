@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -12,21 +11,6 @@ from families import model_of
 from hydra_ensembles import HeadSet, load_model, prune
 from hydra_ensembles.backbones import UnknownReference
 from hydra_ensembles.cli.main import main
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Call the command as a shell would: exit code, standard output, standard error."""
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as done:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        return SimpleNamespace(returncode=done.value.code, stdout=out, stderr=err)
-
-    return call
 
 
 def test_json_has_the_hydra_of_table_7_to_the_last_parameter(run):

@@ -144,6 +144,25 @@ def test_untrained_members_share_what_they_have_in_common(name):
     assert sum(p.numel() for p in hydra.parameters()) < trained_params
 
 
+def test_table_7_on_a_real_fused_module():
+    """ViT-B/16, 8 heads, 3 members that share the stem: parameters and multiply-adds as `inspect` predicts them."""
+    import timm
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from hydra_ensembles.evaluation import contest
+
+    image = torch.zeros(1, 3, 224, 224)
+    model = timm.create_model("vit_base_patch16_224").eval()
+    for last_block, mult_adds in (("full", 46_167_570_432), ("read", 42_812_000_256)):
+        hydra = contest(model, image, keep=8, members=3, last_block=last_block).hydra
+        assert sum(p.numel() for p in hydra.parameters()) == 116_540_088
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+            hydra(image)
+        assert counter.get_total_flops() // 2 == mult_adds
+
+
 def test_a_hydra_is_not_tied_to_the_models_it_came_from():
     members = [trained("timm", HeadSet.first(model_of("timm"), 2), m) for m in range(2)]
     hydra = fuse(members)

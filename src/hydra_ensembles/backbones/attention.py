@@ -79,12 +79,7 @@ class Attention(Part):
         queries_BSD = take(x_BTD, read)
         q, k, v = (self._split(rows) for rows in self.qkv(x_BTD, queries_BSD))
         q, k = through(self.q_norm, q), through(self.k_norm, k)
-        if state.rotary is not None:
-            q = rotate(q, state.rotary, read, self.interleaved)
-            k = rotate(k, state.rotary, None, self.interleaved)
-        bias, causal = attention_bias(state, read)
-        bias = None if bias is None else bias.to(q.dtype)  # under autocast, tokens and queries differ in dtype
-        z = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, scale=self.scale)
+        z = attend(q, k, v, state, read, self.scale, self.interleaved)
         if self.head_scale is not None:
             z = z * self.head_scale
         z_BSHK = z.transpose(1, 2)
@@ -98,6 +93,16 @@ class Attention(Part):
 
     def _split(self, rows_BTN: Tensor) -> Tensor:
         return rows_BTN.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, state: State, read: Read, scale: float, interleaved: bool) -> Tensor:
+    """One attention call `(batch, heads, S, K)`, under the state's mask, causal flag and rotary tables."""
+    if state.rotary is not None:
+        q = rotate(q, state.rotary, read, interleaved)
+        k = rotate(k, state.rotary, None, interleaved)
+    bias, causal = attention_bias(state, read)
+    bias = None if bias is None else bias.to(q.dtype)  # under autocast, tokens and queries differ in dtype
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, scale=scale)
 
 
 def rotate(x_BHTK: Tensor, rotary: tuple[Tensor, Tensor], read: Read, interleaved: bool) -> Tensor:

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from hydra_ensembles import __version__
+from hydra_ensembles.cli.bench import bench
+from hydra_ensembles.cli.fuse import fuse
 from hydra_ensembles.cli.inspect import inspect
 from hydra_ensembles.errors import HydraError
 
@@ -17,7 +19,8 @@ app = typer.Typer(
     help="One pre-trained transformer in, one calibrated ensemble out.",
     epilog="Example:  hydra-ens inspect timm:vit_base_patch16_224 --keep 8 --members 3",
 )
-app.command()(inspect)
+for command in (inspect, fuse, bench):
+    app.command()(command)
 
 
 def _version(wanted: bool) -> None:

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones.attention import Attention, rotate
+from hydra_ensembles.backbones.attention import Attention, attend
 from hydra_ensembles.backbones.parts import Norm, Part, through
-from hydra_ensembles.backbones.state import Read, State, attention_bias, take
+from hydra_ensembles.backbones.state import Read, State, take
 from hydra_ensembles.fusion.grouped import MemberNorm, grouped_linear, stacked
 
 
@@ -76,28 +76,22 @@ class FusedAttention(Part):
         bias_ME = None if self.qkv_bias is None else self.qkv_bias.reshape(M, 3 * H * K)
         queries_NSD = take(x_NTD, read)
         if queries_NSD is x_NTD:
-            q, k, v = self._map(x_NTD, weight_MDE, bias_ME, 3)
+            q, k, v = grouped_heads(x_NTD, weight_MDE, bias_ME, (H, K), parts=3)
         else:
-            first = H * K
-            (q,) = self._map(queries_NSD, weight_MDE[..., :first], None if bias_ME is None else bias_ME[:, :first], 1)
-            k, v = self._map(x_NTD, weight_MDE[..., first:], None if bias_ME is None else bias_ME[:, first:], 2)
+            E = H * K
+            biases = (None, None) if bias_ME is None else (bias_ME[:, :E], bias_ME[:, E:])
+            (q,) = grouped_heads(queries_NSD, weight_MDE[..., :E], biases[0], (H, K), parts=1)
+            k, v = grouped_heads(x_NTD, weight_MDE[..., E:], biases[1], (H, K), parts=2)
         q, k = through(self.q_norm, q), through(self.k_norm, k)
-        z = self._attend(q, k, v, state, read)
+        z = attend(q, k, v, state, read, self.scale, self.interleaved)
         if self.head_scale is not None:
             z = (z.unflatten(0, (M, -1)) * self.head_scale.reshape(M, 1, H, 1, 1)).flatten(0, 1)
-        z = z.transpose(1, 2)
         if self.gate is not None:
             gate_MDE = self.gate.reshape(M, H * K, -1).transpose(1, 2)
-            gate_bias = None if self.gate_bias is None else self.gate_bias.reshape(M, -1)
-            (gate,) = self._map(queries_NSD, gate_MDE, gate_bias, 1)
-            z = z * torch.sigmoid(gate.transpose(1, 2))
-        return z
-
-    def _map(self, x_NTD: Tensor, weight_MDE: Tensor, bias_ME: Tensor | None, parts: int) -> tuple[Tensor, ...]:
-        """A grouped linear layer, cut into `parts` of heads: `(N, H, T, K)` each."""
-        N, T, D = x_NTD.shape
-        rows = grouped_linear(x_NTD.reshape(len(weight_MDE), -1, D), weight_MDE, bias_ME)
-        return rows.reshape(N, T, parts, self.heads_of[0], self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+            gate_bias_ME = None if self.gate_bias is None else self.gate_bias.reshape(M, -1)
+            (gate,) = grouped_heads(queries_NSD, gate_MDE, gate_bias_ME, (H, K), parts=1)
+            z = z * torch.sigmoid(gate)
+        return z.transpose(1, 2)
 
     def _ragged(self, x_NTD: Tensor, state: State, read: Read) -> Tensor:
         M, K = len(self.heads_of), self.head_dim
@@ -116,27 +110,18 @@ class FusedAttention(Part):
             keys.append(_member_norm(self.k_norm, m, k))
             values.append(v)
         q, k, v = (torch.cat(parts, dim=1) for parts in (queries, keys, values))
-        z = self._attend(q, k, v, state._replace(mask=mask), read)
+        z = attend(q, k, v, state._replace(mask=mask), read, self.scale, self.interleaved)
         if self.head_scale is not None:
             z = z * self.head_scale
         z_BSGK = z.transpose(1, 2)
         if self.gate is not None:
+            gate_biases = self._split_bias(self.gate_bias)
             gates = [
                 F.linear(take(x, read), weight, bias)
-                for x, weight, bias in zip(
-                    members, self._split(self.gate), self._split_bias(self.gate_bias), strict=True
-                )
+                for x, weight, bias in zip(members, self._split(self.gate), gate_biases, strict=True)
             ]
             z_BSGK = z_BSGK * torch.sigmoid(torch.cat(gates, dim=-1)).unflatten(-1, (-1, K))
         return z_BSGK
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, state: State, read: Read) -> Tensor:
-        if state.rotary is not None:
-            q = rotate(q, state.rotary, read, self.interleaved)
-            k = rotate(k, state.rotary, None, self.interleaved)
-        bias, causal = attention_bias(state, read)
-        bias = None if bias is None else bias.to(q.dtype)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, scale=self.scale)
 
     def _split(self, rows: Tensor, times: int = 1) -> list[Tensor]:
         """Each member's rows of a concatenated tensor."""
@@ -144,6 +129,15 @@ class FusedAttention(Part):
 
     def _split_bias(self, rows: Tensor | None, times: int = 1) -> list[Tensor] | list[None]:
         return [None] * len(self.heads_of) if rows is None else self._split(rows, times)
+
+
+def grouped_heads(
+    x_NTD: Tensor, weight_MDE: Tensor, bias_ME: Tensor | None, heads: tuple[int, int], parts: int
+) -> tuple[Tensor, ...]:
+    """A grouped linear layer, cut into `parts` (queries, keys, ...) of `heads` = (H, K): `(N, H, T, K)` each."""
+    N, T, D = x_NTD.shape
+    rows = grouped_linear(x_NTD.reshape(len(weight_MDE), -1, D), weight_MDE, bias_ME)
+    return rows.reshape(N, T, parts, *heads).permute(2, 0, 3, 1, 4).unbind(0)
 
 
 def _packed(attention: Attention) -> tuple[Tensor, Tensor | None]:

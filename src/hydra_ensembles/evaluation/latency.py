@@ -1,0 +1,113 @@
+"""Latency of one network, of an ensemble of copies, of pruned members and of the hydra, in one interleaved run.
+
+On a shared machine two runs cannot be compared, so every contestant runs once in every round, in turn, and the
+medians of one run are set against each other.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+import torch
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones import Backbone, Inputs, family_of
+from hydra_ensembles.fusion import Hydra, fuse
+from hydra_ensembles.heads import HeadSet, HeadSetError, hydra_cost, prune, single_cost
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of a contestant: median, and the quartiles around it."""
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+
+
+def interleaved(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2
+) -> Iterator[dict[str, Timing]]:
+    """Run every contestant once a round, in turn; yields the timings after each round that counts."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(warm_up + rounds):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            run()
+            if turn >= warm_up:
+                times[name].append(1e3 * (time.perf_counter() - started))
+        if turn >= warm_up:
+            yield {name: _timing(measured) for name, measured in times.items()}
+
+
+def _timing(milliseconds: Sequence[float]) -> Timing:
+    if len(milliseconds) < 2:
+        return Timing(milliseconds[0], milliseconds[0], milliseconds[0])
+    low, _, high = quantiles(milliseconds, n=4)
+    return Timing(median(milliseconds), low, high)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Who runs against whom, on which inputs."""
+
+    contestants: dict[str, Callable[[], Tensor]]
+    hydra: Hydra
+    arithmetic_ratio: float
+    """Multiply-adds of the hydra over those of the single network."""
+
+
+def contest(
+    model: nn.Module, inputs: Inputs, keep: int, members: int = 3, trunk: int = 0, last_block: str = "read"
+) -> Contest:
+    """`single`, `deep_ensembles` (M whole models, one after another), `members` (M pruned ones) and `hydra`.
+
+    Members keep `keep` heads a layer and differ in every number behind the stem, as after fine-tuning; the first
+    `trunk` blocks keep all heads and are alike.
+    """
+    heads, own_forward = branch_heads(model, keep, trunk), family_of(model).own_forward
+    whole = [moved(copy.deepcopy(model), seed, 0) for seed in range(members)]
+    pruned = [prune(model, heads) for _ in range(members)]
+    for seed, member in enumerate(pruned):
+        moved(member.model, seed, trunk)
+    hydra = fuse(pruned, last_block=last_block)
+    backbone = Backbone.of(model)
+    ratio = hydra_cost(backbone, [heads] * members, trunk, last_block).mult_adds / single_cost(backbone).mult_adds
+    runs: dict[str, Callable[[], Tensor]] = {
+        "single": lambda: own_forward(model, inputs),
+        "deep_ensembles": lambda: torch.stack([own_forward(other, inputs) for other in whole]),
+        "members": lambda: torch.stack([member(inputs) for member in pruned]),
+        "hydra": lambda: hydra.members(inputs),
+    }
+    return Contest(runs, hydra, ratio)
+
+
+def sample_inputs(model: nn.Module, batch: int) -> Inputs:
+    """Random inputs that fit the model, `batch` of each tower's."""
+    towers = Backbone.of(model).towers
+    samples = {name: tower.stem.sample() for name, tower in towers.items()}
+    inputs = {name: x.expand(batch, *x.shape[1:]).contiguous() for name, x in samples.items()}
+    return inputs if len(inputs) > 1 else next(iter(inputs.values()))
+
+
+def branch_heads(model: nn.Module, keep: int, trunk: int) -> HeadSet:
+    """`keep` heads in every layer behind the trunk, all in the trunk."""
+    few = HeadSet.first(model, keep)
+    if not 0 <= trunk <= min(len(layers) for layers in few.kept):
+        raise HeadSetError(f"a trunk of {trunk} blocks does not fit the model")
+    full = few.full()
+    kept = {tower: [*full[tower][:trunk], *few[tower][trunk:]] for tower in few.towers}
+    return HeadSet.of(kept, dict(zip(few.towers, few.num_heads, strict=True)))
+
+
+def moved(model: nn.Module, seed: int, trunk: int) -> nn.Module:
+    """Every number behind the stem and the trunk changed a little, as training would."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tower in Backbone.of(model).towers.values():
+            for part in (*tower.blocks[trunk:], tower.readout):
+                for p in part.parameters():
+                    p.add_(1e-3 * torch.randn(p.shape, generator=generator).to(p))
+    return model

@@ -1,0 +1,36 @@
+"""Latency: what is compared is what it says it is."""
+
+import time
+
+import pytest
+import torch
+
+from families import BY_NAME, CASES, model_of
+from hydra_ensembles.evaluation import contest, interleaved, sample_inputs
+
+
+def test_rounds_are_interleaved_and_warm_up_does_not_count():
+    order = []
+    runs = {"fast": lambda: order.append("fast"), "slow": lambda: (order.append("slow"), time.sleep(0.01))}
+    *_, timings = interleaved(runs, rounds=3, warm_up=1)
+    assert order == ["fast", "slow"] * 4
+    assert timings["slow"].median_ms >= 10 > timings["fast"].median_ms
+    assert timings["slow"].low_ms <= timings["slow"].median_ms <= timings["slow"].high_ms
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+@pytest.mark.parametrize("trunk", [0, 2])
+def test_the_hydra_in_a_contest_has_the_members_of_the_contest(name, trunk):
+    """Stem and trunk are shared, everything behind differs; MLPs are averaged, so numbers are near, not equal."""
+    model = model_of(name)
+    inputs = sample_inputs(model, 2)
+    match = contest(model, inputs, keep=2, members=3, trunk=trunk)
+    assert set(match.hydra.trunk.values()) == {trunk}
+    with torch.no_grad():
+        members = match.contestants["members"]().transpose(0, 1)
+        hydra = match.contestants["hydra"]()
+        whole = match.contestants["deep_ensembles"]().transpose(0, 1)
+    assert members.shape == hydra.shape == whole.shape
+    assert (hydra - members).abs().max() < 0.1 * members.abs().max()
+    assert len({tuple(m.flatten().tolist()) for m in members.unbind(1)}) == 3
+    assert BY_NAME[name].modality != "image" or match.arithmetic_ratio < 3
