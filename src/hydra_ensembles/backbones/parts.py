@@ -56,8 +56,12 @@ def rebuild(spec: Any) -> Any:
         return nn.ModuleList(rebuild(child) for child in spec)
     kind = spec["part"]
     if kind == "Linear":
-        rows, columns = spec["tensors"]["weight"]
-        return nn.Linear(columns, rows, bias="bias" in spec["tensors"], device="meta")
+        # Sized by hand: torch warns when it initialises a layer without rows or columns.
+        layer = nn.Linear(1, 1, bias="bias" in spec["tensors"], device="meta")
+        layer.out_features, layer.in_features = spec["tensors"]["weight"]
+        for name, shape in spec["tensors"].items():
+            setattr(layer, name, nn.Parameter(torch.empty(shape, device="meta")))
+        return layer
     if kind == "ModuleDict":
         return nn.ModuleDict({name: rebuild(child) for name, child in spec["parts"].items()})
     if kind not in Part._kinds:
