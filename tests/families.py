@@ -3,9 +3,11 @@
 Shapes: B batch, T tokens.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -229,3 +231,15 @@ def head_sets(draw: st.DrawFn, name: str) -> HeadSet:
         for tower, totals in zip(full.towers, full.num_heads, strict=True)
     }
     return HeadSet.of(kept, dict(zip(full.towers, full.num_heads, strict=True)))
+
+
+def edit_config(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Damage to do to a directory: its config.json, changed."""
+
+    def edit(directory: Path) -> None:
+        path = directory / "config.json"
+        config = json.loads(path.read_text())
+        change(config)
+        path.write_text(json.dumps(config))
+
+    return edit

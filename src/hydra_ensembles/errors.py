@@ -3,3 +3,12 @@
 
 class HydraError(ValueError):
     """The root of our errors; the command prints it in one line, without a traceback."""
+
+
+def in_one_line(error: Exception) -> str:
+    """Kind and first line of somebody else's error.
+
+    >>> in_one_line(KeyError("spec"))
+    "KeyError: 'spec'"
+    """
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

@@ -7,7 +7,7 @@ import sys
 import pytest
 from safetensors.torch import load_file, save_file
 
-from families import model_of
+from families import edit_config, model_of
 from hydra_ensembles import HeadSet, load_model, prune
 from hydra_ensembles.backbones import UnknownReference
 from hydra_ensembles.cli.main import main
@@ -80,23 +80,14 @@ def test_a_wrong_call_ends_in_one_line_and_a_failure(arguments, message, reposit
     assert not done.stdout
 
 
-def _edited(change):
-    def edit(directory):
-        config = json.loads((directory / "config.json").read_text())
-        change(config)
-        (directory / "config.json").write_text(json.dumps(config))
-
-    return edit
-
-
 @pytest.mark.parametrize(
     "harm",
     [
         lambda d: (d / "config.json").write_text("{"),
-        _edited(lambda c: c.pop("model_type")),
-        _edited(lambda c: c.update(model_type="resnet")),
-        _edited(lambda c: c.update(hidden_size="wide")),
-        _edited(lambda c: c.update(model_type="mystery", auto_map={"AutoConfig": "evil.Config"})),
+        edit_config(lambda c: c.pop("model_type")),
+        edit_config(lambda c: c.update(model_type="resnet")),
+        edit_config(lambda c: c.update(hidden_size="wide")),
+        edit_config(lambda c: c.update(model_type="mystery", auto_map={"AutoConfig": "evil.Config"})),
     ],
 )
 def test_a_transformers_directory_that_is_damaged_ends_in_one_line(harm, tmp_path, run):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from families import BY_NAME, CASES, head_sets, model_of, perturbed
+from families import BY_NAME, CASES, edit_config, head_sets, model_of, perturbed
 from hydra_ensembles import HeadSet, Hydra, Member, fuse, prune
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store import StoreError
@@ -95,25 +95,25 @@ def test_a_hydra_predicts_where_no_model_library_is(name, tmp_path):
     torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), expected, rtol=1e-5, atol=1e-6)
 
 
-def _edit(change):
-    def edit(directory):
-        path = directory / "config.json"
-        config = json.loads(path.read_text())
-        change(config)
-        path.write_text(json.dumps(config))
-
-    return edit
+def _vision(config):
+    return config["spec"]["parts"]["towers"]["parts"]["vision"]
 
 
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (_edit(lambda c: c.pop("spec")), r"does not describe a hydra \(KeyError: 'spec'\)"),
-        (_edit(lambda c: c["spec"].update(part="Dragon")), "a part named 'Dragon' is not known"),
-        (_edit(lambda c: c["spec"]["parts"]["towers"]["parts"]["vision"].pop("trunk")), "does not describe a hydra"),
-        (_edit(lambda c: c.update(spec=c["spec"]["parts"]["towers"]["parts"]["vision"])), "describes a HydraTower"),
-        (_edit(lambda c: c.update(format_version=2)), "has format_version 2, this library reads 1"),
-        (_edit(lambda c: c.update(kind="member")), "is a store of kind 'member', expected 'hydra'"),
+        (edit_config(lambda c: c.pop("spec")), r"does not describe a hydra \(KeyError: 'spec'\)"),
+        (edit_config(lambda c: c["spec"].update(part="Dragon")), "a part named 'Dragon' is not known"),
+        (
+            edit_config(lambda c: _vision(c).pop("trunk")),
+            "does not describe a hydra",
+        ),
+        (
+            edit_config(lambda c: c.update(spec=_vision(c))),
+            "describes a HydraTower",
+        ),
+        (edit_config(lambda c: c.update(format_version=2)), "has format_version 2, this library reads 1"),
+        (edit_config(lambda c: c.update(kind="member")), "is a store of kind 'member', expected 'hydra'"),
         (lambda d: (d / "model.safetensors").write_bytes(b"short"), "is truncated or not a safetensors file"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from families import BY_NAME, CASES, head_sets, model_of, own_output
+from families import BY_NAME, CASES, edit_config, head_sets, model_of, own_output
 from hydra_ensembles import HeadSet, Member, load_model, prune
 from hydra_ensembles.backbones import UnknownReference
 from hydra_ensembles.errors import HydraError
@@ -86,16 +86,6 @@ def _edit_tensors(change):
     return edit
 
 
-def _edit_config(change):
-    def edit(directory):
-        path = directory / "config.json"
-        config = json.loads(path.read_text())
-        change(config)
-        path.write_text(json.dumps(config))
-
-    return edit
-
-
 DAMAGE = {
     "truncated tensors": (_truncate, r"model\.safetensors \(\d+ bytes\) is truncated"),
     "truncated header": (_cut_header, r"model\.safetensors \(20 bytes\) is truncated"),
@@ -123,46 +113,46 @@ DAMAGE = {
         r"tensor 'head\.bias' has shape \(7,\), config\.json implies \(5,\)",
     ),
     "wrong version": (
-        _edit_config(lambda c: c.update(format_version=99)),
+        edit_config(lambda c: c.update(format_version=99)),
         "has format_version 99, this library reads 1",
     ),
-    "no version": (_edit_config(lambda c: c.pop("format_version")), "has no 'format_version'"),
+    "no version": (edit_config(lambda c: c.pop("format_version")), "has no 'format_version'"),
     "wrong kind": (
-        _edit_config(lambda c: c.update(kind="hydra")),
+        edit_config(lambda c: c.update(kind="hydra")),
         "is a store of kind 'hydra', expected 'member'",
     ),
-    "no library": (_edit_config(lambda c: c.pop("library")), "does not say 'library'"),
-    "unknown library": (_edit_config(lambda c: c.update(library="keras")), "library 'keras' is not known"),
+    "no library": (edit_config(lambda c: c.pop("library")), "does not say 'library'"),
+    "unknown library": (edit_config(lambda c: c.update(library="keras")), "library 'keras' is not known"),
     "unknown architecture": (
-        _edit_config(lambda c: c.update(architecture="vit_enormous")),
+        edit_config(lambda c: c.update(architecture="vit_enormous")),
         "timm has no model named 'vit_enormous'",
     ),
     "architecture on a hub": (
-        _edit_config(lambda c: c.update(architecture="hf-hub:somebody/something")),
+        edit_config(lambda c: c.update(architecture="hf-hub:somebody/something")),
         "timm has no model named 'hf-hub:somebody/something'",
     ),
     "unknown setting": (
-        _edit_config(lambda c: c["kwargs"].update(wings=2)),
+        edit_config(lambda c: c["kwargs"].update(wings=2)),
         "'wings' is not a setting of a timm model",
     ),
     "a file to open": (
-        _edit_config(lambda c: c["kwargs"].update(checkpoint_path="weights.pt")),
+        edit_config(lambda c: c["kwargs"].update(checkpoint_path="weights.pt")),
         "'checkpoint_path' is not a setting of a timm model",
     ),
     "heads of another model": (
-        _edit_config(lambda c: c["heads"]["vision"].update(num_heads=[4, 4], kept=[[0], [1]])),
+        edit_config(lambda c: c["heads"]["vision"].update(num_heads=[4, 4], kept=[[0], [1]])),
         "has 3 layers, the set is over 2",
     ),
     "impossible head": (
-        _edit_config(lambda c: c["heads"]["vision"]["kept"].__setitem__(1, [14])),
+        edit_config(lambda c: c["heads"]["vision"]["kept"].__setitem__(1, [14])),
         "layer 1 of tower 'vision' has 4 heads, but the set keeps head 14",
     ),
     "other heads": (
-        _edit_config(lambda c: c["heads"]["vision"]["kept"].__setitem__(1, [0, 1, 2])),
+        edit_config(lambda c: c["heads"]["vision"]["kept"].__setitem__(1, [0, 1, 2])),
         r"tensor 'blocks\.1\.attn\.qkv\.weight' has shape \(48, 32\), config\.json implies \(72, 32\)",
     ),
-    "no heads": (_edit_config(lambda c: c.pop("heads")), "does not say which 'heads'"),
-    "heads of nonsense": (_edit_config(lambda c: c.update(heads="all")), "a head set is written"),
+    "no heads": (edit_config(lambda c: c.pop("heads")), "does not say which 'heads'"),
+    "heads of nonsense": (edit_config(lambda c: c.update(heads="all")), "a head set is written"),
 }
 
 

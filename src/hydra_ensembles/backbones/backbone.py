@@ -19,7 +19,7 @@ from hydra_ensembles.backbones.parts import Part, UnsupportedBackbone
 from hydra_ensembles.backbones.readouts import Readout
 from hydra_ensembles.backbones.state import State
 from hydra_ensembles.backbones.stems import InputError, PatchStem, TokenStem
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, in_one_line
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 
@@ -173,10 +173,8 @@ def build_model(origin: Origin) -> nn.Module:
         raise
     except Exception as error:
         # Whatever a library's constructor makes of settings it does not like.
-        reason = str(error).strip().splitlines() or [""]
         raise UnsupportedBackbone(
-            f"{origin.library} cannot build '{origin.architecture}' with {origin.kwargs}: "
-            f"{type(error).__name__}: {reason[0]}"
+            f"{origin.library} cannot build '{origin.architecture}' with {origin.kwargs}: {in_one_line(error)}"
         ) from error
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.state import State
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, in_one_line
 
 if TYPE_CHECKING:
     from hydra_ensembles.backbones.backbone import Backbone
@@ -65,9 +65,8 @@ def _compare(path: str, own: Callable[[], Tensor], ours: Callable[[], Tensor], m
     except HydraError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise UnsupportedBackbone(
-            f"{path}: cannot be tried on a random input ({type(error).__name__}: {reason}); {_OWN}"
+            f"{path}: cannot be tried on a random input ({in_one_line(error)}); {_OWN}"
         ) from error
     if difference > (1e-3 if expected.dtype in (torch.float32, torch.float64) else 0.1):
         raise UnsupportedBackbone(

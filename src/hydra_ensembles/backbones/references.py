@@ -19,7 +19,7 @@ from torch import nn
 
 from hydra_ensembles.backbones.backbone import build_model, family_of
 from hydra_ensembles.backbones.origin import Origin
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, in_one_line
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import StoreError, check_tensors, read_config, read_tensors
 
@@ -81,9 +81,8 @@ def _load_transformers(directory: Path, weights: bool, settings: dict[str, Any])
         raise
     except Exception as error:
         # Whatever transformers makes of a directory it does not like.
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise UnknownReference(
-            f"transformers cannot read hf:{directory} as a classifier: {type(error).__name__}: {reason}"
+            f"transformers cannot read hf:{directory} as a classifier: {in_one_line(error)}"
         ) from error
 
 

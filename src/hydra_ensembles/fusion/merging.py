@@ -45,32 +45,32 @@ def fuse(members: Sequence[nn.Module], mlp: str = "average", last_block: str = "
     backbones = [_backbone(member) for member in members]
     _check_alike(backbones)
     with torch.no_grad():
-        towers = {name: _tower([b.towers[name] for b in backbones], mlp, name) for name in backbones[0].towers}
+        towers = {name: _tower([b.towers[name] for b in backbones], mlp) for name in backbones[0].towers}
         hydra = Hydra(towers, _contrast(backbones), len(members), mlp, last_block)
     heads = [member.heads if isinstance(member, Member) else HeadSet.all(member) for member in members]
     hydra.about(heads, _agreed(members, "classes"), _agreed(members, "preprocess"), {})
     return hydra.eval()
 
 
-def _tower(towers: list[Tower], mlp: str, path: str) -> HydraTower:
-    stem = merge([tower.stem for tower in towers], mlp, f"{path}.stem")
+def _tower(towers: list[Tower], mlp: str) -> HydraTower:
+    stem = merge([tower.stem for tower in towers], mlp)
     layers = list(zip(*(tower.blocks for tower in towers), strict=True))
     trunk = 0
     if not isinstance(stem, MemberStems):
         while trunk < len(layers) and _identical(layers[trunk]):
             trunk += 1
-    blocks = [merge(layer, mlp, f"{path}.blocks.{i}") for i, layer in enumerate(layers)]
-    readout = merge([tower.readout for tower in towers], mlp, f"{path}.readout")
+    blocks = [merge(layer, mlp) for layer in layers]
+    readout = merge([tower.readout for tower in towers], mlp)
     return HydraTower(len(towers), trunk, stem, blocks, readout)
 
 
-def merge(parts: Sequence[nn.Module], mlp: str, path: str) -> nn.Module:
+def merge(parts: Sequence[nn.Module], mlp: str) -> nn.Module:
     """One part that does what each member's part does to that member's rows."""
     if _identical(parts):
         return _copy(parts[0])  # type: ignore[no-any-return]
     first = parts[0]
     if isinstance(first, Attention):
-        norms = [_merge_child(parts, name, mlp, path) for name in ("q_norm", "k_norm")]
+        norms = [_merge_child(parts, name, mlp) for name in ("q_norm", "k_norm")]
         return FusedAttention(list(parts), *norms)  # type: ignore[arg-type]
     if isinstance(first, Norm):
         return MemberNorm(list(parts))  # type: ignore[arg-type]
@@ -92,13 +92,13 @@ def merge(parts: Sequence[nn.Module], mlp: str, path: str) -> nn.Module:
         if average and isinstance(child, nn.Linear):
             frame.add_module(name, _averaged([getattr(part, name) for part in parts]))
         else:
-            frame.add_module(name, _merge_child(parts, name, mlp, path))
+            frame.add_module(name, _merge_child(parts, name, mlp))
     return frame  # type: ignore[no-any-return]
 
 
-def _merge_child(parts: Sequence[nn.Module], name: str, mlp: str, path: str) -> nn.Module | None:
+def _merge_child(parts: Sequence[nn.Module], name: str, mlp: str) -> nn.Module | None:
     children = [getattr(part, name) for part in parts]
-    return None if children[0] is None else merge(children, mlp, f"{path}.{name}")
+    return None if children[0] is None else merge(children, mlp)
 
 
 def _averaged(layers: list[nn.Linear]) -> nn.Linear:
