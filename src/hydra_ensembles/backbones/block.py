@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from hydra_ensembles.backbones.attention import Attention
-from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, through
+from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, may_overwrite, through
 from hydra_ensembles.backbones.state import Read, State, take
 
 
@@ -67,7 +67,8 @@ class Block(Part):
             x = through(self.norm_attention, x)
             x = through(self.norm_mlp, x + through(self.scale_mlp, self.mlp(x)))
         else:
-            x = x + through(self.scale_mlp, self.mlp(through(self.norm_mlp, x)))
+            mlp_BSD = through(self.scale_mlp, self.mlp(through(self.norm_mlp, x)))
+            x = x.add_(mlp_BSD) if may_overwrite() else x + mlp_BSD
         return state._replace(tokens=x, narrowed=state.narrowed or read is not None)
 
     def forward(self, state: State, read: Read = None) -> State:

@@ -79,6 +79,33 @@ def rebuild(spec: Any) -> Any:
     return part
 
 
+def may_overwrite() -> bool:
+    """Intermediate results may be written over: neither a gradient nor a compiler looks at them."""
+    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+SLICE_BYTES = 24 * 2**20
+
+
+def in_slices(layer: Callable[[Tensor], Tensor], x: Tensor, hidden: int) -> Tensor:
+    """`layer(x)`, a part of the rows at a time where `hidden` numbers a row would fill too much memory at once.
+
+    On Linux a tensor past 32 MB is fresh memory at every call, and touching it costs more than the layer's arithmetic.
+    """
+    rows = x.flatten(0, -2)
+    size = len(rows) * hidden * x.element_size()
+    if x.device.type != "cpu" or not may_overwrite() or size <= SLICE_BYTES:
+        return layer(x)
+    slices = rows.tensor_split(-(-size // SLICE_BYTES))
+    first = layer(slices[0])
+    out = first.new_empty(len(rows), first.shape[-1])
+    places = out.tensor_split(len(slices))
+    places[0].copy_(first)
+    for place, part in zip(places[1:], slices[1:], strict=True):
+        place.copy_(layer(part))
+    return out.reshape(*x.shape[:-1], -1)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -88,6 +115,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
+
+OVERWRITING: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": torch.ops.aten.gelu_,
+    "gelu_tanh": lambda x: torch.ops.aten.gelu_(x, approximate="tanh"),
+    "relu": torch.relu_,
+}
+"""Activations that have a form in place, in that form."""
 
 _ACTIVATION_CLASSES = {
     "GELU": "gelu",
@@ -203,10 +237,15 @@ class FeedForward(Part):
         self.activation, self.gate = activation, gate
 
     def forward(self, x: Tensor) -> Tensor:
+        rows_alike = all(isinstance(part, nn.Linear | Norm) for part in self.children())  # no part of one member's own
+        return in_slices(self.whole, x, self.fc_out.in_features) if rows_alike else self.whole(x)
+
+    def whole(self, x: Tensor) -> Tensor:
+        """All rows at once."""
         act = ACTIVATIONS[self.activation]
         hidden = self.fc_in(x)
         if self.gate is None:
-            hidden = act(hidden)
+            hidden = (OVERWRITING.get(self.activation, act) if may_overwrite() else act)(hidden)
         elif self.gate == "own":
             assert self.fc_gate is not None
             hidden = act(self.fc_gate(x)) * hidden

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones.parts import Norm, Part
+from hydra_ensembles.backbones.parts import Norm, Part, may_overwrite
 from hydra_ensembles.backbones.state import State
 
 
@@ -19,9 +19,26 @@ def grouped_linear(x_MRD: Tensor, weight_MDE: Tensor, bias_ME: Tensor | None = N
 
     Equals a block-diagonal linear layer on the concatenated members, without the zeros.
     """
+    if prefers_single_calls(x_MRD):
+        out_MRE = x_MRD.new_empty(*x_MRD.shape[:2], weight_MDE.shape[-1])
+        for m, (x, weight, out) in enumerate(zip(x_MRD, weight_MDE, out_MRE, strict=True)):
+            if bias_ME is None:
+                torch.mm(x, weight, out=out)
+            else:
+                torch.addmm(bias_ME[m], x, weight, out=out)
+        return out_MRE
     if bias_ME is None:
         return torch.bmm(x_MRD, weight_MDE)
     return torch.baddbmm(bias_ME[:, None], x_MRD, weight_MDE)
+
+
+def prefers_single_calls(x: Tensor) -> bool:
+    """Is one call a member into shared memory faster than one batched call? At inference on a CPU it is.
+
+    Measured with torch 2.13 (ViT-B, 3 members, batch 4 and 16, fp32 and bf16): 15 to 25 % for a matrix product, and
+    half the time of a norm.
+    """
+    return x.device.type == "cpu" and may_overwrite() and not torch.is_autocast_enabled("cpu")
 
 
 def grouped_affine(x_N: Tensor, weight_MD: Tensor, bias_MD: Tensor | None = None) -> Tensor:
@@ -62,6 +79,8 @@ class MemberNorm(Part):
         self.bias = None if first.bias is None else stacked([norm.bias for norm in norms])
 
     def forward(self, x_ND: Tensor) -> Tensor:
+        if prefers_single_calls(x_ND):
+            return torch.cat([self.of_member(m, x) for m, x in enumerate(x_ND.chunk(len(self.weight)))])
         return grouped_affine(self.plain(x_ND), self.weight, self.bias)
 
     def of_member(self, m: int, x: Tensor) -> Tensor:
