@@ -48,6 +48,21 @@ def measure(dtype: str, batch: int) -> dict[str, Any]:
     return {"rows": rows, "quartiles_ms": spread, "provenance": story}
 
 
+def as_markdown() -> str:
+    """The table of docs/fusion.md."""
+    head = "| | batch | hydra | one network, ms | of members | of one network | arithmetic | of three networks |"
+    lines = [head, "|---|--:|---|--:|--:|--:|--:|--:|"]
+    for row in json.loads((RESULTS / "latency.json").read_text())["rows"]:
+        last_block = {"full": "full last block", "read": "as it runs"}[row["last_block"]]
+        kind = f"trunk of {row['trunk']}" if row["trunk"] else last_block
+        of = {who: row["hydra_ms"] / row[f"{who}_ms"] for who in ("members", "single", "deep_ensembles")}
+        lines.append(
+            f"| {row['dtype']} | {row['batch']} | {kind} | {row['single_ms']:.0f} | {of['members']:.2f} | "
+            f"{of['single']:.2f} | {row['arithmetic_ratio']:.2f} | {of['deep_ensembles']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     torch.set_num_threads(THREADS)
     points = []
@@ -58,6 +73,7 @@ def main() -> None:
         points.append(json.loads(path.read_text()))
     rows = [row for point in points for row in point["rows"]]
     write_results("latency", {"rows": rows, "provenance": {"points": [point["provenance"] for point in points]}})
+    print(as_markdown())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-PAGES = ["README.md", "docs/backbones.md", "docs/heads.md", "docs/fusion.md"]
+PAGES = ["README.md", "docs/backbones.md", "docs/heads.md", "docs/fusion.md", "docs/data.md", "docs/finetuning.md"]
 
 
 def blocks(text, language):

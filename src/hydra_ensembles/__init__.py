@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hydra_ensembles.backbones import Backbone, load_model, register_backbone
     from hydra_ensembles.fusion import Hydra, fuse
-    from hydra_ensembles.heads import Head, HeadSet, Member, ablate, describe, prune
+    from hydra_ensembles.heads import Head, HeadRanking, HeadSet, Member, ablate, describe, prune
+    from hydra_ensembles.members import finetune, select_members
+    from hydra_ensembles.scoring import circuit_ranking, taylor_ranking
     from hydra_ensembles.uncertainty import Prediction
 
 __version__ = "0.1.0.dev0"
@@ -19,27 +21,37 @@ _ROOMS = {
     "Hydra": "fusion",
     "fuse": "fusion",
     "Head": "heads",
+    "HeadRanking": "heads",
     "HeadSet": "heads",
     "Member": "heads",
     "ablate": "heads",
     "describe": "heads",
     "prune": "heads",
+    "finetune": "members",
+    "select_members": "members",
+    "circuit_ranking": "scoring",
+    "taylor_ranking": "scoring",
     "Prediction": "uncertainty",
 }
 
 __all__ = [
     "Backbone",
     "Head",
+    "HeadRanking",
     "HeadSet",
     "Hydra",
     "Member",
     "Prediction",
     "ablate",
+    "circuit_ranking",
     "describe",
+    "finetune",
     "fuse",
     "load_model",
     "prune",
     "register_backbone",
+    "select_members",
+    "taylor_ranking",
 ]
 
 

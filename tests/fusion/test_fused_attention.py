@@ -8,9 +8,9 @@ from torch import nn
 
 from hydra_ensembles.backbones.attention import Attention, PackedQKV
 from hydra_ensembles.backbones.parts import Norm
-from hydra_ensembles.backbones.state import State
+from hydra_ensembles.backbones.state import State, repeated
 from hydra_ensembles.fusion.attention import FusedAttention
-from hydra_ensembles.fusion.grouped import MemberNorm, grouped_linear, repeated
+from hydra_ensembles.fusion.grouped import MemberNorm, grouped_linear
 
 D, K, T, B = 12, 4, 5, 2
 

@@ -22,6 +22,7 @@ from hydra_ensembles.backbones.parts import (
     norm_of,
     scale_of,
 )
+from hydra_ensembles.backbones.preprocessing import CLIP_MEAN, CLIP_STD, image_preprocess
 from hydra_ensembles.backbones.readouts import Projection, Readout, projection_of
 from hydra_ensembles.backbones.stems import PatchStem, TokenStem
 from hydra_ensembles.backbones.surgery import shrink_packed
@@ -181,7 +182,20 @@ def origin(model: Any) -> Origin:
             **_transformer_settings(text.transformer),
         },
     }
-    return Origin("open_clip", type(model).__name__, kwargs)
+    return Origin("open_clip", type(model).__name__, kwargs, _preprocess(visual))
+
+
+def _preprocess(visual: Any) -> dict[str, Any]:
+    """Of images; how texts become tokens is not read yet. Without a config of its own, a model takes OpenAI's."""
+    config = getattr(visual, "preprocess_cfg", None) or {}
+    modes = {"shortest": "center", "squash": "squash", "longest": "border"}
+    return image_preprocess(
+        visual.image_size,
+        config.get("mean", CLIP_MEAN),
+        config.get("std", CLIP_STD),
+        config.get("interpolation", "bicubic"),
+        crop_mode=modes[config.get("resize_mode", "shortest")],
+    )
 
 
 def _transformer_settings(transformer: Any) -> dict[str, Any]:

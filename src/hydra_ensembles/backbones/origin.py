@@ -11,7 +11,7 @@ class Origin:
     library: str
     architecture: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    preprocess: dict[str, Any] | None = None
+    preprocess: dict[str, Any] | None = field(default=None, repr=False)  # may hold a tokeniser
     classes: list[str] | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@
 
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import nn
 
 from hydra_ensembles.backbones.backbone import build_model, family_of
 from hydra_ensembles.backbones.origin import Origin
+from hydra_ensembles.backbones.preprocessing import transformers_preprocess
 from hydra_ensembles.errors import HydraError, in_one_line
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import StoreError, check_tensors, read_config, read_tensors
@@ -76,7 +78,11 @@ def _load_transformers(directory: Path, weights: bool, settings: dict[str, Any])
         raise UnknownReference(f"hf:{directory} has no config.json; save a model there with save_pretrained")
     transformers = import_extra("transformers", "text", "reading transformers models")
     try:
-        return _from_pretrained(transformers, directory, weights, settings)
+        model = _from_pretrained(transformers, directory, weights, settings)
+        # Classes are left to the model's own config, which knows when a classifier is replaced.
+        preprocess = transformers_preprocess(directory, model.config)
+        model.origin = Origin("transformers", type(model).__name__, preprocess=preprocess)  # type: ignore[assignment]
+        return model
     except HydraError:
         raise
     except Exception as error:
@@ -121,6 +127,8 @@ def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) ->
         tensors = read_tensors(directory)
         check_tensors(directory, tensors, model.state_dict())
         model.load_state_dict(tensors)
+    if origin.preprocess is None and origin.library == "transformers":
+        origin = replace(origin, preprocess=transformers_preprocess(directory, model.config))
     model.origin = origin  # type: ignore[assignment]
     return model
 

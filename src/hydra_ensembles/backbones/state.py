@@ -41,6 +41,16 @@ def take(x_BTD: Tensor, read: Read) -> Tensor:
     return x_BTD[torch.arange(len(x_BTD), device=x_BTD.device), read][:, None]
 
 
+def repeated(state: State, copies: int) -> State:
+    """The state several times, behind each other: where a trunk branches, where candidates part."""
+    mask, pool = state.mask, state.pool
+    return state._replace(
+        tokens=state.tokens.repeat(copies, 1, 1),
+        mask=mask if mask is None or len(mask) == 1 else mask.repeat(copies, 1, 1, 1),
+        pool=None if pool is None else pool.repeat(copies),
+    )
+
+
 def attention_bias(state: State, read: Read) -> tuple[Tensor | None, bool]:
     """The additive mask for the queries at `read`, and whether the kernel may use its causal flag."""
     if not state.causal:

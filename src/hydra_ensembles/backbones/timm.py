@@ -23,6 +23,7 @@ from hydra_ensembles.backbones.parts import (
     norm_of,
     scale_of,
 )
+from hydra_ensembles.backbones.preprocessing import image_preprocess
 from hydra_ensembles.backbones.readouts import LatentPool, Readout, projection_of
 from hydra_ensembles.backbones.stems import PatchStem
 from hydra_ensembles.backbones.surgery import channels_of, keep_columns, keep_rows, packed_rows
@@ -253,10 +254,11 @@ def _settings(model: Any) -> dict[str, Any]:
 def _preprocess(model: Any, config: dict[str, Any]) -> dict[str, Any] | None:
     if not config.get("mean"):
         return None
-    return {
-        "size": model.patch_embed.img_size[0],
-        "interpolation": config["interpolation"],
-        "mean": list(config["mean"]),
-        "std": list(config["std"]),
-        "crop_pct": config.get("crop_pct"),
-    }
+    return image_preprocess(
+        model.patch_embed.img_size,
+        config["mean"],
+        config["std"],
+        config["interpolation"],
+        crop_pct=config.get("crop_pct") or 0.875,  # timm's own default
+        crop_mode=config.get("crop_mode") or "center",
+    )

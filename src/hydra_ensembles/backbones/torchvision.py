@@ -18,6 +18,7 @@ from hydra_ensembles.backbones.parts import (
     linear_of,
     norm_of,
 )
+from hydra_ensembles.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, image_preprocess
 from hydra_ensembles.backbones.readouts import Readout, projection_of
 from hydra_ensembles.backbones.stems import PatchStem
 from hydra_ensembles.backbones.surgery import shrink_packed
@@ -93,7 +94,10 @@ def origin(model: Any) -> Origin:
         "num_classes": model.heads.head.out_features,
         "representation_size": model.representation_size,
     }
-    return Origin("torchvision", "VisionTransformer", kwargs)
+    # A model does not say which weights it holds; these are the transforms of most (IMAGENET1K_V1: 256, then 224).
+    size = (model.image_size, model.image_size)
+    preprocess = image_preprocess(size, IMAGENET_MEAN, IMAGENET_STD, "bilinear", crop_pct=0.875)
+    return Origin("torchvision", "VisionTransformer", kwargs, preprocess)
 
 
 def build(origin: Origin) -> nn.Module:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones.parts import Norm, Part, may_overwrite
-from hydra_ensembles.backbones.state import State
+from hydra_ensembles.backbones.state import State, repeated
 
 
 def grouped_linear(x_MRD: Tensor, weight_MDE: Tensor, bias_ME: Tensor | None = None) -> Tensor:
@@ -129,16 +129,6 @@ class MemberPools(Part):
 
     def forward(self, x_ND: Tensor) -> Tensor:
         return torch.cat([pool(x) for pool, x in zip(self.pools, x_ND.chunk(len(self.pools)), strict=True)])
-
-
-def repeated(state: State, members: int) -> State:
-    """One state for all members, behind each other: where a trunk branches."""
-    mask, pool = state.mask, state.pool
-    return state._replace(
-        tokens=state.tokens.repeat(members, 1, 1),
-        mask=mask if mask is None or len(mask) == 1 else mask.repeat(members, 1, 1, 1),
-        pool=None if pool is None else pool.repeat(members),
-    )
 
 
 def stacked(tensors: list[Tensor | None]) -> nn.Parameter:

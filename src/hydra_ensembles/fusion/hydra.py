@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Inputs, State
 from hydra_ensembles.backbones.parts import Part, rebuild
-from hydra_ensembles.fusion.grouped import MemberStems, repeated
+from hydra_ensembles.backbones.state import repeated
+from hydra_ensembles.fusion.grouped import MemberStems
 from hydra_ensembles.heads import HeadSet
 from hydra_ensembles.store import StoreError, check_tensors, read_store, write_store
 from hydra_ensembles.uncertainty import Prediction, ensemble_log_probs, predict

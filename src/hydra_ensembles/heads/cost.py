@@ -69,7 +69,7 @@ def hydra_cost(
         for layer, block in enumerate(tower.blocks):
             assert isinstance(block, Block)
             is_last_read = layer == len(tower.blocks) - 1 and last_block == "read"
-            S = _tokens_read(tower.readout, T) if is_last_read else T
+            S = tokens_read(tower.readout, T) if is_last_read else T
             if layer < trunk:
                 total += block_cost(block, T, S)
                 continue
@@ -154,7 +154,7 @@ def predict_costs(
     }
 
 
-def _tokens_read(readout: Readout, T: int) -> int:
+def tokens_read(readout: Readout, T: int) -> int:
     return 1 if readout.pool in ("first", "index") else T - readout.skip
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,13 +84,27 @@ def shrink(model: nn.Module, keep: HeadSet) -> None:
             block.shrink(heads)
 
 
+def load_subject(reference: str, **settings: Any) -> nn.Module:
+    """The model that a reference names, or the member stored in a directory."""
+    if _is_store(reference):
+        if settings:
+            raise StoreError(f"'{reference}' is a stored member; it takes no settings ({', '.join(settings)})")
+        return Member.load(expand(reference))
+    return load_model(reference, **settings)
+
+
 def load_shape(reference: str) -> nn.Module:
     """The model or member that a reference names, without memory for its numbers (torch's meta device)."""
-    directory = Path(expand(reference))
-    if not (directory / "config.json").is_file() or "format_version" not in read_config(directory):
+    if not _is_store(reference):
         return load_model(reference, weights=False)
+    directory = Path(expand(reference))
     config = check_store(directory, "member")
     return _build(read_origin(directory), HeadSet.from_json(config["heads"]))
+
+
+def _is_store(reference: str) -> bool:
+    directory = Path(expand(reference))
+    return (directory / "config.json").is_file() and "format_version" in read_config(directory)
 
 
 def _build(origin: Origin, heads: HeadSet) -> nn.Module:

@@ -9,14 +9,19 @@ from hydra_ensembles.uncertainty.decomposition import (
     member_log_probs,
 )
 from hydra_ensembles.uncertainty.prediction import Prediction, predict
+from hydra_ensembles.uncertainty.separation import accuracy, auroc, log_confidence, placements
 
 __all__ = [
     "Prediction",
+    "accuracy",
     "aleatoric",
+    "auroc",
     "disagreement",
     "ensemble_log_probs",
     "entropy",
     "epistemic",
+    "log_confidence",
     "member_log_probs",
+    "placements",
     "predict",
 ]

@@ -1,0 +1,73 @@
+"""`hydra-ens finetune`: train members, or a whole model, by a recipe."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydra_ensembles.cli.options import DATA_HELP, FirstSize, MaxTokens, OptionError, read_data
+
+
+def finetune(
+    references: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="Members' directories, or one model as for 'rank'.")
+    ],
+    train: Annotated[str, typer.Option(help=f"Inputs with labels: {DATA_HELP}")],
+    recipe: Annotated[str, typer.Option(help="A recipe's name; 'hydra-ens finetune x --recipe ?' lists them.")],
+    out: Annotated[Path, typer.Option(help="Where it is written; of several members, a directory of member-0, ...")],
+    val: Annotated[str | None, typer.Option(help="For early stopping and the best weights.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's length.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's length.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Instead of the recipe's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")] = None,
+    precision: Annotated[str | None, typer.Option(help="'fp32' or 'bf16', instead of the recipe's.")] = None,
+    freeze_blocks: Annotated[
+        int | None, typer.Option(min=0, help="Freeze the stem and so many blocks: a trunk that fuse will find.")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="Classes of a model that has no classifier yet.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the recipe's; members count on from it.")] = None,
+    parallel: Annotated[bool, typer.Option("--parallel", help="Members at once, each in its own process.")] = False,
+    augment: Annotated[bool, typer.Option("--augment", help="Flip and shift training images.")] = False,
+    first_size: FirstSize = None,
+    max_tokens: MaxTokens = None,
+) -> None:
+    """Fine-tune members or a whole model; a killed run goes on where it was.
+
+    Example:  hydra-ens finetune runs/members/member-* --train 'sst2.parquet[3000:]' --recipe sst2 --out runs/tuned
+    """
+    from rich.console import Console
+
+    from hydra_ensembles.heads import HeadSet, Member, load_subject, prune
+    from hydra_ensembles.members import finetune_members
+    from hydra_ensembles.members.recipes import recipe_named
+
+    settings = recipe_named(recipe)
+    if epochs is not None and steps is not None:
+        raise OptionError("give --epochs or --steps, not both")
+    changes = {"learning_rate": learning_rate, "batch_size": batch_size, "precision": precision, "seed": seed}
+    if epochs is not None or steps is not None:
+        settings = replace(settings, epochs=epochs, steps=steps)
+    settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+    with Console(stderr=True).status("reading models and data"):
+        models = [load_subject(reference, **_classes(reference, classes)) for reference in references]
+        members = [model if isinstance(model, Member) else prune(model, HeadSet.all(model)) for model in models]
+        prepared = {"batch_size": settings.batch_size, "first_size": first_size, "max_tokens": max_tokens}
+        rows = read_data(train, members[0], shuffle=True, seed=settings.seed, augment=augment, **prepared)
+        judged = read_data(val, members[0], **prepared)
+    assert rows is not None
+    scratch = out.with_name(f".{out.name}.training")
+    histories = finetune_members(
+        members, rows, judged, settings, freeze_blocks=freeze_blocks, parallel=parallel, checkpoint=scratch
+    )
+    for m, (member, history) in enumerate(zip(members, histories, strict=True)):
+        path = member.save(out if len(members) == 1 else out / f"member-{m}")
+        best = history.best
+        told = "" if best is None else f", validation accuracy {best.accuracy:.4f}, NLL {best.nll:.4f}"
+        Console().print(f"wrote {path}  ({len(history.losses)} steps{told})", highlight=False, soft_wrap=True)
+
+
+def _classes(reference: str, classes: int | None) -> dict[str, int]:
+    if classes is None:
+        return {}
+    return {"num_labels" if reference.startswith("hf:") else "num_classes": classes}

@@ -1,0 +1,60 @@
+"""What several commands ask for in the same words."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hydra_ensembles.errors import HydraError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hydra_ensembles.data import Batches
+
+
+class OptionError(HydraError):
+    """An option that cannot be understood."""
+
+
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A member's directory, or timm:NAME, torchvision:NAME, hf:DIR, hf:pkg:IMPORT/SUBDIR, or a directory with "
+        "model.safetensors and config.json. ${VAR} expands.",
+    ),
+]
+DATA_HELP = "a folder of images, .parquet, .tsv, .csv, .jsonl or .npz; [:3000] behind it chooses rows."
+BatchSize = Annotated[int, typer.Option(min=1, help="Inputs at a time.")]
+FirstSize = Annotated[
+    int | None, typer.Option(min=1, help="Bring every image to this size first, then to the model's.")
+]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut texts at so many tokens.")]
+Layers = Annotated[
+    str | None, typer.Option(metavar="A:B", help="Remove heads only in layers A to B-1; 6: means from 6 on.")
+]
+
+
+def layers_of(layers: str | None, model: "nn.Module") -> range | None:
+    """The layers that A:B names."""
+    if layers is None:
+        return None
+    from hydra_ensembles.backbones import Backbone
+    from hydra_ensembles.heads import Member
+
+    backbone = model.backbone if isinstance(model, Member) else Backbone.of(model)
+    deepest = max(len(tower.blocks) for tower in backbone.towers.values())
+    try:
+        start, end = (int(part) if part else None for part in layers.split(":"))
+    except ValueError:
+        raise OptionError(f"--layers {layers}: expected A:B, as in 6: or 0:4") from None
+    return range(deepest)[start:end]
+
+
+def read_data(reference: str | None, model: "nn.Module", **options: Any) -> "Batches | None":
+    """The batches that a reference names, prepared for a model."""
+    if reference is None:
+        return None
+    from hydra_ensembles.data import load_data
+
+    return load_data(reference, model, **{name: value for name, value in options.items() if value is not None})

@@ -1,0 +1,180 @@
+"""Batches: what every stage that looks at data takes. They can be gone through again, in the same order.
+
+Shapes: B batch, R rows of the whole set.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from hydra_ensembles.backbones import Inputs
+from hydra_ensembles.errors import HydraError
+
+
+class DataError(HydraError):
+    """Data that cannot be read, or does not fit what is asked of it."""
+
+
+class Batch(NamedTuple):
+    """Some inputs, with their labels `(B,)` where they have any."""
+
+    inputs: Inputs
+    labels: Tensor | None = None
+
+    def __len__(self) -> int:
+        return rows_of(self.inputs)
+
+
+class Batches(Protocol):
+    """A data set cut into batches."""
+
+    num_rows: int
+
+    @property
+    def digest(self) -> str:
+        """A hash of the content, of what is done to it, and of its order."""
+
+    def __len__(self) -> int:
+        """How many batches."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The first epoch: always the same batches in the same order."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """One pass over the data; a shuffled set has its own order in every epoch, the same in every run."""
+
+
+Data: TypeAlias = Batches | tuple[Inputs, Tensor | None] | Tensor | Mapping[str, Any] | Iterable[Any]
+"""Batches; or all inputs and labels as tensors; or inputs alone; or a loader of (inputs, labels)."""
+
+
+class TensorBatches:
+    """Tensors in memory as batches: inputs are a tensor, or a mapping of tensors, of R rows each."""
+
+    def __init__(
+        self, inputs: Inputs, labels: Tensor | None = None, batch_size: int = 64, shuffle: bool = False, seed: int = 0
+    ):
+        self.num_rows = rows_of(inputs)
+        if self.num_rows == 0:
+            raise DataError("the data set has no rows")
+        if labels is not None and len(labels) != self.num_rows:
+            raise DataError(f"there are {self.num_rows} inputs but {len(labels)} labels")
+        if batch_size < 1:
+            raise DataError(f"a batch has at least one row, found batch_size={batch_size}")
+        self.inputs, self.labels, self.batch_size = inputs, labels, batch_size
+        self.shuffle, self.seed = shuffle, seed
+
+    @cached_property
+    def digest(self) -> str:
+        order = f"{self.batch_size} {self.shuffle} {self.seed if self.shuffle else 0}"
+        return _digest([Batch(self.inputs, self.labels)], order)
+
+    def __len__(self) -> int:
+        return -(-self.num_rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.epoch(0)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        order = epoch_order(self.num_rows, self.seed, number) if self.shuffle else torch.arange(self.num_rows)
+        for rows in order.split(self.batch_size):
+            yield Batch(rows_at(self.inputs, rows), None if self.labels is None else self.labels[rows])
+
+
+class LoaderBatches:
+    """Any loader of (inputs, labels), inputs, or mappings with `labels`: a torch DataLoader, a list of batches."""
+
+    def __init__(self, loader: Iterable[Any]):
+        self.loader = loader
+        self._sizes = [len(batch) for batch in self]
+        self.num_rows = sum(self._sizes)
+        if self.num_rows == 0:
+            raise DataError("the data set has no rows")
+
+    @cached_property
+    def digest(self) -> str:
+        return _digest(self, "loader")
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.epoch(0)
+
+    def epoch(self, number: int) -> Iterator[Batch]:  # the loader orders itself
+        return map(_as_batch, self.loader)
+
+
+def as_batches(data: Data, batch_size: int = 64, shuffle: bool = False, seed: int = 0) -> Batches:
+    """Batches of any data that we understand; `batch_size` and `shuffle` are for tensors, which have no batches yet.
+
+    >>> len(as_batches((torch.zeros(5, 3), torch.zeros(5).long()), batch_size=2))
+    3
+    """
+    # Not isinstance(data, Batches): Python 3.11 would ask for every property, and a digest may read the whole set.
+    if callable(getattr(data, "epoch", None)):
+        return cast(Batches, data)
+    if isinstance(data, Tensor | Mapping):
+        return TensorBatches(data, None, batch_size, shuffle, seed)
+    if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], tuple):
+        return TensorBatches(data[0], data[1], batch_size, shuffle, seed)
+    if iter(data) is data:
+        raise DataError("an iterator can be gone through only once; give a list of batches, a DataLoader or tensors")
+    return LoaderBatches(data)
+
+
+def epoch_order(rows: int, seed: int, epoch: int) -> Tensor:
+    """The order of a shuffled epoch; it depends on seed and epoch alone."""
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+
+
+def rows_of(inputs: Inputs) -> int:
+    """How many inputs there are."""
+    if isinstance(inputs, Tensor):
+        return len(inputs)
+    sizes = {len(part) for part in inputs.values() if isinstance(part, Tensor)}
+    if len(sizes) != 1:
+        raise DataError(f"inputs of one batch must have one number of rows, found {sorted(sizes)}")
+    return sizes.pop()
+
+
+def rows_at(inputs: Inputs, rows: Tensor | slice) -> Inputs:
+    """Some rows of the inputs."""
+    if isinstance(inputs, Tensor):
+        return inputs[rows]
+    return {name: part[rows] if isinstance(part, Tensor) else part for name, part in inputs.items()}
+
+
+def inputs_to(inputs: Inputs, device: torch.device | str) -> Inputs:
+    """Inputs on a device."""
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    return {name: part.to(device) if isinstance(part, Tensor) else part for name, part in inputs.items()}
+
+
+def _as_batch(item: Any) -> Batch:
+    if isinstance(item, Batch):
+        return item
+    if isinstance(item, Tensor):
+        return Batch(item)
+    if isinstance(item, Mapping):
+        fields = dict(item)
+        return Batch(fields, fields.pop("labels", None))
+    if isinstance(item, Sequence) and len(item) == 2:
+        return Batch(item[0], item[1])
+    raise DataError(f"a batch is (inputs, labels), inputs, or a mapping with 'labels'; found {type(item).__name__}")
+
+
+def _digest(batches: Iterable[Batch], order: str) -> str:
+    hasher = hashlib.sha256(order.encode())
+    for inputs, labels in batches:
+        named = {"": inputs} if isinstance(inputs, Tensor) else inputs
+        for name, tensor in sorted({**named, "labels": labels}.items()):
+            if isinstance(tensor, Tensor):
+                hasher.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+                hasher.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()[:16]

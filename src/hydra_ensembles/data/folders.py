@@ -1,0 +1,58 @@
+"""Image folders: one folder a class, whatever lies below it; or images without folders, which have no labels."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hydra_ensembles.data.batches import DataError
+from hydra_ensembles.data.tables import Table
+
+_IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+
+
+class FolderTable(Table):
+    """Image files in the order of their classes' names, then of their own."""
+
+    def __init__(self, directory: Path):
+        self.where, self._directory = str(directory), directory
+        found = sorted(entry for entry in directory.iterdir() if not entry.name.startswith("."))
+        loose = [entry.name for entry in found if entry.is_file() and entry.suffix.lower() in _IMAGES]
+        folders = [entry.name for entry in found if entry.is_dir()]
+        if loose and folders:
+            raise DataError(
+                f"{directory} holds images ('{loose[0]}') and folders ('{folders[0]}'); expected one folder a class, "
+                "or images alone"
+            )
+        if not loose and not folders:
+            raise DataError(f"{directory} holds neither images, nor folders of images, nor parquet files")
+        self._classes = folders
+        self._files, self._labels = loose, [0] * len(loose)
+        for label, folder in enumerate(folders):
+            files = _images_below(directory, folder)
+            self._files += files
+            self._labels += [label] * len(files)
+        self.columns = {"image": "image", **({"label": "text"} if folders else {})}
+        self.num_rows = len(self._files)
+
+    def read(self, rows: np.ndarray, columns: Sequence[str]) -> list[list[Any]]:
+        return [[self._value(int(row), column) for row in rows] for column in columns]
+
+    def column(self, name: str) -> list[Any]:
+        return [self._value(row, name) for row in range(self.num_rows)]
+
+    def names(self, column: str) -> list[str] | None:
+        return self._classes if column == "label" else None
+
+    def _value(self, row: int, column: str) -> str:
+        return self._files[row] if column == "image" else self._classes[self._labels[row]]
+
+
+def _images_below(directory: Path, folder: str) -> list[str]:
+    files = []
+    for parent, _, names in os.walk(directory / folder):
+        inside = os.path.relpath(parent, directory)
+        files += [os.path.join(inside, name) for name in names if Path(name).suffix.lower() in _IMAGES]
+    return sorted(files)

@@ -1,0 +1,115 @@
+"""Lines of text: tsv, csv, jsonl. One pass notes where each row begins, 8 bytes a row; then any row can be had.
+
+csv as RFC 4180 has it: a field in double quotes may hold commas, quotes written twice, and line breaks.
+tsv as IANA has it: no quoting at all, so that a text may begin with a quotation mark (GLUE's do).
+"""
+
+import csv
+import io
+import json
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from hydra_ensembles.data.batches import DataError
+from hydra_ensembles.data.tables import Table
+
+_SEPARATORS = {".tsv": "\t", ".csv": ","}
+
+
+class LinesTable(Table):
+    """A text file; its rows are lines, or several lines where a quoted field goes on."""
+
+    def __init__(self, path: Path, header: bool = True):
+        self.where, self._path = str(path), path
+        self._separator = _SEPARATORS.get(path.suffix.lower())  # None: jsonl
+        self._starts = array("Q")
+        end = 0
+        with path.open("rb") as file:
+            for start, record in self._records(file):
+                if record.strip(b"\r\n"):
+                    self._starts.append(start)
+                end = start + len(record)
+        if not self._starts:
+            raise DataError(f"{path} is empty")
+        first = self._fields(0, self._record_at(0))
+        if self._separator is None:
+            self._names = list(first)
+            values = list(first.values()) if isinstance(first, dict) else []
+        elif header:
+            self._names, values = [str(name) for name in first], [""] * len(first)
+            self._starts = self._starts[1:]
+        else:
+            self._names, values = [str(number) for number in range(len(first))], list(first)
+        self.columns = {name: _kind(value) for name, value in zip(self._names, values, strict=True)}
+        self._starts.append(end)
+        self.num_rows = len(self._starts) - 1
+
+    def read(self, rows: np.ndarray, columns: Sequence[str]) -> list[list[Any]]:
+        with self._path.open("rb") as file:
+            found = [self._row(file, int(row), columns) for row in rows]
+        return [list(values) for values in zip(*found, strict=True)]
+
+    def column(self, name: str) -> list[Any]:
+        with self._path.open("rb") as file:
+            return [self._row(file, row, [name])[0] for row in range(self.num_rows)]
+
+    def _row(self, file: BinaryIO, row: int, columns: Sequence[str]) -> list[Any]:
+        start, stop = self._starts[row], self._starts[row + 1]
+        if file.tell() != start:
+            file.seek(start)
+        fields = self._fields(row, file.read(stop - start))
+        named = fields if isinstance(fields, dict) else dict(zip(self._names, fields, strict=False))
+        if not isinstance(fields, dict) and len(fields) != len(self._names):
+            raise DataError(
+                f"row {row} of {self.where} has {len(fields)} fields, expected {len(self._names)} "
+                f"({', '.join(self._names)})"
+            )
+        for column in columns:
+            if column not in named:
+                raise DataError(f"row {row} of {self.where} has no '{column}'; it has {', '.join(named)}")
+        return [named[column] for column in columns]
+
+    def _record_at(self, row: int) -> bytes:
+        stop = self._starts[row + 1] if row + 1 < len(self._starts) else None
+        with self._path.open("rb") as file:
+            file.seek(self._starts[row])
+            return file.read() if stop is None else file.read(stop - self._starts[row])
+
+    def _records(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        """Where each record starts, and its bytes."""
+        start, record = 0, b""
+        for line in file:
+            record += line
+            # A quotation mark inside a quoted field is written twice, so an odd count means that a field goes on.
+            if self._separator == "," and record.count(b'"') % 2:
+                continue
+            yield start, record
+            start, record = start + len(record), b""
+        if record:
+            raise DataError(f'{self.where}: the quotation mark (") opened at byte {start} is never closed')
+
+    def _fields(self, row: int, record: bytes) -> Any:
+        try:
+            text = record.decode("utf-8-sig").rstrip("\r\n")
+            if self._separator is None:
+                fields = json.loads(text)
+                if not isinstance(fields, dict):
+                    raise DataError(f"row {row} of {self.where} is a {type(fields).__name__}, expected an object")
+                return fields
+        except UnicodeDecodeError as error:
+            raise DataError(f"row {row} of {self.where} is not UTF-8: {error.reason}") from None
+        except json.JSONDecodeError as error:
+            raise DataError(f"row {row} of {self.where} is not JSON: {error}") from None
+        if self._separator == "\t":
+            return text.split("\t")
+        return next(csv.reader(io.StringIO(text, newline="")))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "text"
+    return "number" if isinstance(value, int | float) else "other"

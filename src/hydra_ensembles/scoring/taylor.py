@@ -1,0 +1,121 @@
+"""Taylor scores: heads by the size of weight times gradient (the paper, D.1.1).
+
+G is the gradient of the mean loss over the calibration set; a head's score is the mean of |W * G| over its rows of
+W_q, W_k and W_v. Shapes: H heads, K head dim, D width.
+"""
+
+from collections.abc import Collection
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones import Block, family_of
+from hydra_ensembles.backbones.attention import PackedQKV
+from hydra_ensembles.data import Batches, Data, as_batches
+from hydra_ensembles.data.batches import inputs_to
+from hydra_ensembles.heads import Head, HeadRanking
+from hydra_ensembles.scoring.candidates import heads_in
+from hydra_ensembles.scoring.objectives import ScoringError
+from hydra_ensembles.scoring.working import Working, model_digest
+
+SCOPES = ("layer", "global")
+
+
+def taylor_ranking(
+    model: nn.Module,
+    data: Data,
+    remove: int,
+    *,
+    scope: str = "layer",
+    layers: Collection[int] | None = None,
+    towers: Collection[str] | None = None,
+    batch_size: int = 32,
+) -> HeadRanking:
+    """Rank heads by their Taylor score on a calibration set with labels, least important first.
+
+    Args:
+        model: a model of a supported family, or a `Member`.
+        data: known inputs with labels.
+        remove: heads to remove, in every layer (`scope="layer"`) or in all (`scope="global"`).
+        scope: `"layer"` (the paper): layer by layer, from the first to the last, the least important heads are taken
+            out and the gradients computed again; such a ranking holds at its own budget only. `"global"`: one
+            gradient, all heads compared with each other.
+        layers: where heads may be removed; everywhere by default.
+        towers: likewise.
+        batch_size: for data given as tensors.
+    """
+    if scope not in SCOPES:
+        raise ScoringError(f"scope '{scope}' is not known; known: {', '.join(SCOPES)}")
+    batches, working = as_batches(data, batch_size), Working(model)
+    working.model.requires_grad_(True)  # a copy; the caller's frozen weights stay frozen
+    chosen = heads_in(working.start, layers, towers)
+    removed: list[tuple[Head, float]] = []
+    if scope == "global":
+        if not 1 <= remove < len(chosen):
+            raise ScoringError(f"remove={remove}: between 1 and {len(chosen) - 1} of {len(chosen)} heads can go")
+        by_head = taylor_scores(working, batches)
+        removed = [(head, by_head[head]) for head in _least(chosen, by_head, remove)]
+    else:
+        for tower, layer in dict.fromkeys((head.tower, head.layer) for head in chosen):
+            heads = [head for head in chosen if (head.tower, head.layer) == (tower, layer)]
+            if not 1 <= remove <= len(heads):
+                raise ScoringError(f"remove={remove}: layer {layer} of tower '{tower}' has {len(heads)} heads")
+            by_head = taylor_scores(working, batches)
+            least = _least(heads, by_head, remove)
+            removed += [(head, by_head[head]) for head in least]
+            working.remove(least)
+    how = {"method": "taylor", "scope": scope, "model": model_digest(model), "data": batches.digest}
+    return HeadRanking(
+        working.start,
+        tuple(head for head, _ in removed),
+        tuple(score for _, score in removed),
+        budget=len(removed) if scope == "layer" else None,
+        how=how,
+    )
+
+
+def taylor_scores(working: Working, batches: Batches) -> dict[Head, float]:
+    """The score of every head that is left."""
+    weights = {
+        (tower, layer): [matrix for matrix, _ in _query_key_value(block)]
+        for tower, layer, block in working.backbone.blocks()
+        if block.attention.num_heads
+    }
+    gradients = mean_gradients(working.model, [w for part in weights.values() for w in part], batches)
+    by_head: dict[Head, float] = {}
+    for tower, layer, block in working.backbone.blocks():
+        if not block.attention.num_heads:
+            continue
+        H, K = block.attention.num_heads, block.attention.head_dim
+        products = [(w.detach() * gradients[w]).abs() for w in weights[tower, layer]]
+        if len(products) == 1:  # queries, keys and values are rows of one matrix
+            products = list(products[0].chunk(3))
+        scores_H = torch.stack([p.double().unflatten(0, (H, K)).mean(dim=(1, 2)) for p in products]).mean(dim=0)
+        heads = [Head(tower, layer, index) for index in working.keep[tower][layer]]
+        by_head |= dict(zip(heads, scores_H.tolist(), strict=True))
+    return by_head
+
+
+def mean_gradients(model: nn.Module, weights: list[Tensor], batches: Batches) -> dict[Tensor, Tensor]:
+    """The gradient of the mean cross-entropy over all rows, by weight."""
+    forward, device = family_of(model).own_forward, weights[0].device
+    total = {w: torch.zeros_like(w) for w in weights}
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        for batch in batches:
+            if batch.labels is None:
+                raise ScoringError("Taylor scores need labels; give (inputs, labels)")
+            logits = forward(model, inputs_to(batch.inputs, device))
+            loss = F.cross_entropy(logits, batch.labels.to(device), reduction="sum") / batches.num_rows
+            for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                total[weight] += gradient
+    return total
+
+
+def _query_key_value(block: Block) -> list[tuple[Tensor, Tensor | None]]:
+    qkv = block.attention.qkv
+    return [(qkv.weight, qkv.bias)] if isinstance(qkv, PackedQKV) else list(qkv.matrices())
+
+
+def _least(heads: list[Head], by_head: dict[Head, float], number: int) -> list[Head]:
+    return sorted(heads, key=lambda head: (by_head[head], head))[:number]

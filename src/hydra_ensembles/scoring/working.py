@@ -1,0 +1,165 @@
+"""The working copy of a search: a model that loses its heads one by one, physically, and the data it is asked with.
+
+Shapes: A candidates, B batch, C classes.
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones import Backbone
+from hydra_ensembles.data import Batch, Batches, Data, as_batches
+from hydra_ensembles.data.batches import inputs_to, rows_of
+from hydra_ensembles.heads import Head, HeadSet, Member
+from hydra_ensembles.scoring.candidates import candidate_logits
+from hydra_ensembles.scoring.objectives import Outcome, ScoringError, outcome
+from hydra_ensembles.scoring.work import Work
+
+HOLD_BYTES = 2**30
+
+
+class Working:
+    """A copy of a model, in fp32 or better, with the heads that are left numbered as in the backbone it came from."""
+
+    def __init__(self, model: nn.Module):
+        original: nn.Module = model.model if isinstance(model, Member) else model
+        self.model = copy.deepcopy(original).eval()
+        if next(self.model.parameters()).dtype in (torch.bfloat16, torch.float16):
+            self.model.float()  # differences between heads are smaller than these formats resolve
+        self.backbone = Backbone.of(self.model)
+        self.start: HeadSet = model.heads if isinstance(model, Member) else HeadSet.all(self.backbone)
+        self.keep = self.start
+        self.device = next(self.model.parameters()).device
+        self.work = Work(self.start)
+
+    def remove(self, heads: Iterable[Head]) -> None:
+        """Take heads out for good."""
+        gone = set(heads)
+        left = self.keep.without(gone)
+        for tower, layer, block in self.backbone.blocks():
+            local = [i for i, head in enumerate(self.keep[tower][layer]) if head in left[tower][layer]]
+            if len(local) < len(self.keep[tower][layer]):
+                assert block.shrink is not None
+                block.shrink(local)
+        self.keep = left
+        if gone:
+            self.backbone = Backbone.of(self.model)
+
+    def local(self, head: Head) -> Head:
+        """The head as the copy numbers it now."""
+        return Head(head.tower, head.layer, self.keep[head.tower][head.layer].index(head.index))
+
+    @torch.inference_mode()
+    def outcomes(
+        self,
+        candidates: Sequence[Head],
+        batches: Iterable[tuple[int, Batch]],
+        companions: Sequence[Sequence[Tensor]] | None = None,
+    ) -> tuple[Outcome, Outcome]:
+        """The candidates' outcomes, and that of the copy as it is, on some batches with their places.
+
+        `companions[place]` are log-probabilities of members that answer together with each candidate.
+        """
+        local = [self.local(head) for head in candidates]
+        found, own = [], []
+        with torch.autocast(self.device.type, enabled=False):
+            for place, batch in batches:
+                beside = companions[place] if companions else ()
+                labels = None if batch.labels is None else batch.labels.to(self.device)
+                logits_ABC: Tensor | None = None
+                for places, logits in candidate_logits(
+                    self.backbone, inputs_to(batch.inputs, self.device), local, self.work
+                ):
+                    if not places:
+                        own.append(outcome(logits, labels, beside))
+                        continue
+                    if logits_ABC is None:
+                        logits_ABC = logits.new_empty(len(local), *logits.shape[1:])
+                    logits_ABC[places] = logits
+                if logits_ABC is None:
+                    logits_ABC = logits.new_empty(0, *logits.shape[1:])
+                found.append(outcome(logits_ABC, labels, beside))
+        return Outcome.join(found, len(local)), Outcome.join(own)
+
+
+class SearchData:
+    """Known and unknown inputs as one list of batches; unknown batches carry no labels.
+
+    Held in memory if small: a search goes through them once a step, and decoding them each time would cost more than
+    the network does.
+    """
+
+    def __init__(self, id_data: Data, ood_data: Data | None, batch_size: int):
+        self.known = as_batches(id_data, batch_size)
+        self.unknown = None if ood_data is None else as_batches(ood_data, batch_size)
+        self._held: list[Batch] | None = None
+        first = next(iter(self.known))
+        if first.labels is None:
+            raise ScoringError("id_data has no labels; give (inputs, labels)")
+        size = sum(batches.num_rows for batches in self._parts()) * _bytes_of(first) // max(rows_of(first.inputs), 1)
+        if size <= HOLD_BYTES:
+            self._held = list(self._stream())
+
+    @property
+    def num_rows(self) -> int:
+        """Known and unknown rows together."""
+        return sum(batches.num_rows for batches in self._parts())
+
+    @property
+    def digests(self) -> dict[str, str | None]:
+        """What the data is, for a journal."""
+        return {"id_data": self.known.digest, "ood_data": None if self.unknown is None else self.unknown.digest}
+
+    def __len__(self) -> int:
+        return sum(len(batches) for batches in self._parts())
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._stream() if self._held is None else iter(self._held)
+
+    def part(self, start: float, end: float) -> Iterator[tuple[int, Batch]]:
+        """The batches, with their places, from one share of the known and of the unknown data to another.
+
+        Each share is spread evenly over the data, which may be in the order of its labels or lengths.
+        """
+        wanted: set[int] = set()
+        offset = 0
+        for batches in self._parts():
+            number = len(batches)
+            wanted |= {offset + place for place in spread(number)[round(start * number) : round(end * number)]}
+            offset += number
+        return ((place, batch) for place, batch in enumerate(self) if place in wanted)
+
+    def _stream(self) -> Iterator[Batch]:
+        yield from self.known
+        for batch in self.unknown or ():
+            yield Batch(batch.inputs, None)
+
+    def _parts(self) -> list[Batches]:
+        return [self.known] if self.unknown is None else [self.known, self.unknown]
+
+
+def spread(number: int) -> list[int]:
+    """Places in an order whose beginnings are all spread evenly: by their bits, read backwards.
+
+    >>> spread(8)
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    """
+    bits = max(number - 1, 1).bit_length()
+    return sorted(range(number), key=lambda place: int(f"{place:0{bits}b}"[::-1], 2))
+
+
+def _bytes_of(batch: Batch) -> int:
+    tensors = [batch.inputs] if isinstance(batch.inputs, Tensor) else batch.inputs.values()
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
+
+
+def model_digest(model: nn.Module) -> str:
+    """A hash of every number of a model."""
+    hasher = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        hasher.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()[:16]

@@ -1,0 +1,107 @@
+"""`hydra-ens rank`, `prune` and `finetune`: from a model on disk to tuned members on disk."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from hydra_ensembles import HeadRanking, Hydra, Member, fuse
+
+MODEL = "timm:test_vit"
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("known", "unknown"):
+        pixels = rng.integers(0, 256, (12, 40, 40, 3), dtype=np.uint8)
+        np.savez(tmp_path / f"{name}.npz", images=pixels, labels=np.arange(12) % 4)
+    return tmp_path
+
+
+def test_a_model_becomes_members_on_disk(pictures, run):
+    known, unknown = str(pictures / "known.npz"), str(pictures / "unknown.npz[:8]")
+    base = pictures / "base"
+    done = run("finetune", MODEL, "--classes", "4", "--train", known, "--val", known, "--recipe", "cifar100-head",
+               "--steps", "2", "--batch-size", "6", "--out", str(base))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "2 steps, validation accuracy" in done.stdout
+
+    files = []
+    for objective in ("acc", "ood", "avg"):
+        out = pictures / f"{objective}.json"
+        done = run("rank", str(base), "--data", known, "--ood", unknown, "--objective", objective, "--remove", "3",
+                   "--layers", "1:", "--out", str(out))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "3 heads, S " in done.stdout
+        assert (pictures / f"{objective}.journal.jsonl").exists()
+        assert len(HeadRanking.load(out)) == 3
+        files.append(str(out))
+
+    behind = sum(head.layer >= 1 for head in HeadRanking.load(files[0]).start)
+    members = pictures / "members"
+    done = run("prune", str(base), *files, "--keep", str(behind - 3), "--trunk", "1", "--out", str(members))
+    assert done.returncode == 0, done.stderr
+    assert "wrote member-0, member-1, member-2 and selection.json" in done.stdout
+    found = json.loads((members / "selection.json").read_text())
+    assert found["overlap"][0][0] == 1.0
+
+    tuned = pictures / "tuned"
+    paths = [str(members / f"member-{m}") for m in range(3)]
+    done = run("finetune", *paths, "--train", known, "--recipe", "cifar100", "--steps", "1", "--batch-size", "6",
+               "--freeze-blocks", "1", "--out", str(tuned))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    loaded = [Member.load(tuned / f"member-{m}") for m in range(3)]
+    assert [m.heads for m in loaded] == [Member.load(path).heads for path in paths]
+    assert fuse(loaded).trunk["vision"] >= 1
+
+    done = run("fuse", *(str(tuned / f"member-{m}") for m in range(3)), "--out", str(pictures / "hydra"))
+    assert done.returncode == 0, done.stderr
+    hydra = Hydra.load(pictures / "hydra")
+    assert hydra.predict(torch.randn(2, 3, 160, 160)).probs.shape == (2, 4)
+    assert hydra.preprocess
+
+
+@pytest.mark.parametrize("method", ["taylor", "taylor-global"])
+def test_taylor_from_the_command(method, pictures, run):
+    out = pictures / "taylor.json"
+    done = run("rank", MODEL, "--data", str(pictures / "known.npz"), "--method", method, "--remove", "1",
+               "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ranking = HeadRanking.load(out)
+    assert (ranking.budget is None) == (method == "taylor-global")
+
+
+def test_joint_members_from_the_command(pictures, run):
+    done = run("prune", MODEL, "--how", "joint", "--members", "2", "--keep", "7", "--data", str(pictures / "known.npz"),
+               "--ood", str(pictures / "unknown.npz"), "--out", str(pictures / "members"))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (pictures / "members" / "joint.journal.1.jsonl").exists()
+    assert len(Member.load(pictures / "members" / "member-1").heads) == 7
+
+
+RANK = ["rank", MODEL, "--data", "{known}", "--out", "{out}", "--remove"]
+TUNE = ["finetune", MODEL, "--train", "{known}", "--out", "{out}", "--recipe"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*RANK, "2"], "needs OOD data"),
+        (["rank", MODEL, "--data", "nowhere.npz", "--remove", "2", "--out", "{out}"], "nowhere.npz"),
+        ([*RANK, "2", "--layers", "x"], "expected A:B"),
+        ([*RANK, "2", "--method", "magic"], "known: circuit"),
+        ([*RANK, "99", "--objective", "acc"], "between 1 and 11 of 12"),
+        (["prune", MODEL, "nothing.json", "--keep", "3", "--members", "1", "--out", "{out}"], "write a ranking with"),
+        (["prune", MODEL, "--keep", "3", "--out", "{out}"], "takes 3 rankings, found 0"),
+        ([*TUNE, "?"], "sst2"),
+        ([*TUNE, "sst2", "--epochs", "1", "--steps", "1"], "not both"),
+    ],
+)
+def test_what_is_wrong_ends_in_one_line(arguments, message, pictures, run):
+    places = {"known": str(pictures / "known.npz"), "out": str(pictures / "out")}
+    done = run(*[argument.format(**places) for argument in arguments])
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,191 @@
+"""Searches: journals, lazy search, work, refusals."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from families import model_of
+from hydra_ensembles import Backbone, HeadSet
+from hydra_ensembles.heads.cost import block_cost, readout_cost, stem_cost
+from hydra_ensembles.scoring import JournalError, ScoringError, circuit_ranking
+from hydra_ensembles.scoring.candidates import candidate_logits
+from hydra_ensembles.scoring.work import Work, least_block_forwards
+
+TESTS = Path(__file__).parent.parent
+
+
+def images(rows, seed, shift=0.0):
+    return torch.randn(rows, 3, 16, 16, generator=torch.Generator().manual_seed(seed)) + shift
+
+
+def labelled(rows=48, seed=0):
+    return images(rows, seed), torch.randint(0, 5, (rows,), generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_search_goes_on_from_its_journal(tmp_path):
+    model, data, other = model_of("timm"), labelled(), images(48, 1, 0.5)
+    path = tmp_path / "journal.jsonl"
+    whole = circuit_ranking(model, data, other, "avg", 6)
+    circuit_ranking(model, data, other, "avg", 2, journal=path)
+    content = path.read_text()
+    path.write_text(content + '{"head": ["vision", 0')  # a line cut off by a kill
+    resumed = circuit_ranking(model, data, other, "avg", 6, journal=path)
+    assert (resumed.removed, resumed.scores) == (whole.removed, whole.scores)
+    assert path.read_text().startswith(content)
+    assert len(path.read_text().splitlines()) == 7
+    short = circuit_ranking(model, data, other, "avg", 3, journal=path)
+    assert short.removed == whole.removed[:3]
+
+
+@pytest.mark.parametrize("search", ["fast", "lazy"])
+def test_a_killed_search_gives_the_ranking_of_an_undisturbed_one(tmp_path, search):
+    script = tmp_path / "search.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import json, os, signal, sys
+        sys.path.insert(0, {str(TESTS)!r})
+        import torch
+        torch.set_num_threads(1)
+        from families import model_of
+        from hydra_ensembles.scoring import circuit_ranking, circuits, journal
+        g = torch.Generator().manual_seed(0)
+        known, unknown = torch.randn(64, 3, 16, 16, generator=g), torch.randn(64, 3, 16, 16, generator=g) + 0.3
+        labels = torch.randint(0, 5, (64,), generator=g)
+        kill_after = int(sys.argv[2])
+        append = journal.Journal.append
+        def and_die(self, entry):
+            append(self, entry)
+            if len(self.entries) == kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+        journal.Journal.append = and_die
+        ranking = circuit_ranking(model_of("timm"), (known, labels), unknown, "avg", 7, search={search!r},
+                                  batch_size=8, journal=sys.argv[1])
+        print(json.dumps([ranking.removed, ranking.scores]))
+        """)
+    )
+
+    def run(journal, kill_after):
+        return subprocess.run(
+            [sys.executable, script, journal, str(kill_after)], capture_output=True, text=True, check=False
+        )
+
+    undisturbed = run(tmp_path / "a.jsonl", 0)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert run(tmp_path / "b.jsonl", 3).returncode == -signal.SIGKILL
+    resumed = run(tmp_path / "b.jsonl", 0)
+    assert json.loads(resumed.stdout) == json.loads(undisturbed.stdout)
+
+
+def test_a_journal_of_another_search_is_refused(tmp_path):
+    model, data, other = model_of("timm"), labelled(), images(48, 1)
+    path = tmp_path / "journal.jsonl"
+    circuit_ranking(model, data, other, "avg", 1, journal=path)
+    with pytest.raises(JournalError, match="its objective is 'avg', now 'acc'"):
+        circuit_ranking(model, data, other, "acc", 1, journal=path)
+    with pytest.raises(JournalError, match="its id_data is"):
+        circuit_ranking(model, labelled(seed=5), other, "avg", 1, journal=path)
+    with pytest.raises(JournalError, match="its model is"):
+        circuit_ranking(model_of("timm-mean"), data, other, "avg", 1, journal=path)
+    path.write_text("not a journal\n")
+    with pytest.raises(JournalError, match="not a journal"):
+        circuit_ranking(model, data, other, "avg", 1, journal=path)
+
+
+@pytest.mark.parametrize("objective", ["acc", "ood", "avg"])
+def test_a_lazy_search_with_no_risk_is_the_exact_one(objective):
+    model, data, other = model_of("timm"), labelled(64), images(64, 1, 0.2)
+    exact = circuit_ranking(model, data, other, objective, 8, batch_size=8)
+    lazy = circuit_ranking(model, data, other, objective, 8, batch_size=8, search="lazy", risk=1e-14)
+    assert lazy.removed == exact.removed
+    assert lazy.scores == pytest.approx(exact.scores, abs=2 / 64)
+    assert lazy.how["rival"] < 1e-13
+
+
+def test_a_lazy_search_spends_less_and_says_how_sure_it_is():
+    model, data, other = model_of("timm"), labelled(128), images(128, 1, 0.2)
+    exact = circuit_ranking(model, data, other, "avg", 8, batch_size=8)
+    lazy = circuit_ranking(model, data, other, "avg", 8, batch_size=8, search="lazy")
+    assert lazy.how["block_forwards"] < 0.7 * exact.how["block_forwards"]
+    assert 0 < lazy.how["rival"] <= 0.16
+    assert 0 < lazy.how["regret"] < 0.05
+
+
+@pytest.mark.parametrize("batch_size", [128, 3])
+def test_a_lazy_search_runs_on_any_number_of_batches(batch_size):
+    ranking = circuit_ranking(
+        model_of("timm"), labelled(7), images(5, 1), "avg", 3, batch_size=batch_size, search="lazy"
+    )
+    assert len(ranking) == 3
+
+
+def test_block_forwards_are_what_torch_counts():
+    model = model_of("timm")
+    backbone = Backbone.of(model)
+    tower = backbone.towers["vision"]
+    heads = HeadSet.all(model)
+    work, x = Work(heads), images(2, 0)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        groups = [logits for _, logits in candidate_logits(backbone, x, list(heads), work)]
+    readings = 2 * sum(len(logits) for logits in groups)
+    outside = 2 * stem_cost(tower).mult_adds + readings * readout_cost(tower.readout, 17).mult_adds
+    one = block_cost(tower.blocks[0], 17, 17).mult_adds
+    assert work.block_forwards * one == pytest.approx(counter.get_total_flops() / 2 - outside, rel=1e-9)
+
+
+def test_a_search_spends_hardly_more_than_reuse_of_prefixes_allows():
+    model = model_of("timm")
+    ranking = circuit_ranking(model, labelled(8), images(8, 1), "avg", 5)
+    heads = HeadSet.all(model)
+    least = 16 * least_block_forwards(Backbone.of(model), heads, ranking.removed, heads, {"vision": 17})
+    assert least <= ranking.how["block_forwards"] < 1.1 * least
+    plain = circuit_ranking(model, labelled(8), images(8, 1), "avg", 5, search="plain")
+    assert plain.how["block_forwards"] == (12 + 11 + 10 + 9 + 8) * 3 * 16
+
+
+def test_the_model_is_left_as_it_was():
+    model = model_of("timm")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for search in ("plain", "fast", "lazy"):
+        circuit_ranking(model, labelled(8), images(8, 1), "avg", 2, search=search)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_model_in_bf16_is_searched_in_fp32():
+    model = model_of("timm")
+    ranking = circuit_ranking(model.to(torch.bfloat16), labelled(8), images(8, 1), "ood", 2)
+    model.float()
+    assert circuit_ranking(model, labelled(8), images(8, 1), "ood", 2).removed == ranking.removed
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"objective": "f1"}, "objective 'f1' is not known; known: acc, ood, avg"),
+        ({"ood_data": None}, "needs OOD data"),
+        ({"remove": 12}, "between 1 and 11 of 12 heads"),
+        ({"remove": 0}, "between 1 and 11"),
+        ({"search": "quick"}, "known: fast, plain, lazy"),
+        ({"layers": [7]}, "layers are 0 to 2"),
+        ({"towers": ["text"]}, "it has vision"),
+        ({"risk": 0.7}, "between 0 and 0.5"),
+        ({"id_data": images(4, 0)}, "has no labels"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(change, message):
+    settings = {"id_data": labelled(8), "ood_data": images(8, 1), "objective": "avg", "remove": 2} | change
+    with pytest.raises(ScoringError, match=message) as caught:
+        circuit_ranking(model_of("timm"), **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_logits_that_are_not_finite_are_refused():
+    with pytest.raises(ScoringError, match="not finite"):
+        circuit_ranking(model_of("timm"), labelled(8), images(8, 1) / 0.0, "avg", 2)
