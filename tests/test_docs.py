@@ -7,7 +7,15 @@ import sys
 
 import pytest
 
-PAGES = ["README.md", "docs/backbones.md", "docs/heads.md", "docs/fusion.md", "docs/data.md", "docs/finetuning.md"]
+PAGES = [
+    "README.md",
+    "docs/backbones.md",
+    "docs/heads.md",
+    "docs/fusion.md",
+    "docs/data.md",
+    "docs/finetuning.md",
+    "docs/choosing-heads.md",
+]
 
 
 def blocks(text, language):
@@ -39,6 +47,7 @@ def test_commands_run_as_written(repository, capsys):
 
 def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
+    import latency
     import memory
     import table7
 
@@ -48,6 +57,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     for row in results["rows"].values():
         assert row["counted"] == row["predicted"]
     fusion = (repository / "docs" / "fusion.md").read_text()
+    assert f"<!-- latency -->\n{latency.as_markdown()}\n<!-- /latency -->" in fusion
     assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in fusion
     notes = results["explained"]
     low, high = notes["mult_adds_gap_M"]

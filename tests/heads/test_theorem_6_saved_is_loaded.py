@@ -221,3 +221,14 @@ def test_a_member_is_not_mistaken_for_a_whole_model(tmp_path):
 def test_a_directory_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(StoreError, match="is not a directory"):
         Member.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("left", [".model.safetensors.draft", ".config.json.draft"])
+def test_what_a_killed_write_left_behind_does_not_stand_in_the_way(left, tmp_path):
+    member = prune(model_of("timm"), HeadSet.sample(model_of("timm"), 6, 0))
+    directory = tmp_path / "member"
+    directory.mkdir()
+    (directory / left).write_text("half")
+    assert Member.load(member.save(directory)).heads == member.heads
+    (directory / "config.json").unlink()  # killed between the two files
+    assert Member.load(member.save(directory)).heads == member.heads

@@ -22,7 +22,7 @@ RECIPE = replace(QUICK, steps=14, evaluate_every=2, stop_on="nll", keep="best", 
 KILLED = """
 import os, signal, sys
 import torch
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 from hydra_ensembles.members.finetuning import finetune
 from members.training import labelled, member_of
 from members.test_finetuning_resume import RECIPE

@@ -20,7 +20,7 @@ from hydra_ensembles.heads.cost import block_cost, mlp_cost
 from hydra_ensembles.scoring.objectives import ScoringError
 from hydra_ensembles.scoring.work import Work
 
-TOKENS_AT_ONCE = 2**14
+TOKENS_AT_ONCE = 2**13
 """Candidates run together up to so many tokens: more gain nothing and take memory."""
 
 

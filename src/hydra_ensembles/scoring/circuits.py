@@ -51,7 +51,7 @@ def circuit_ranking(
     journal: str | Path | None = None,
     batch_size: int = 32,
     companions: Sequence[nn.Module] = (),
-    risk: float = 0.16,
+    risk: float = 0.1,
     progress: bool | None = None,
 ) -> HeadRanking:
     """Rank heads by removing, again and again, the one whose absence leaves the highest score.

@@ -53,7 +53,8 @@ def _check_may_write(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
         raise StoreError(f"{directory} is a file; a store is a directory")
     found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    if not found:
+    found = [name for name in found if name not in (_draft(_TENSORS), _draft(_CONFIG))]  # of a write that was killed
+    if not found or (found == [_TENSORS] and _mark(directory) is not None):
         return
     strangers = [name for name in found if name not in (_TENSORS, _CONFIG)]
     if strangers or "format_version" not in read_config(directory):
@@ -64,7 +65,7 @@ def _check_may_write(directory: Path) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    draft = path.with_name(f".{path.name}.draft")
+    draft = path.with_name(_draft(path.name))
     try:
         write(draft)
         draft.chmod(0o666 & ~_umask())
@@ -73,12 +74,24 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         draft.unlink(missing_ok=True)
 
 
+def _draft(name: str) -> str:
+    return f".{name}.draft"
+
+
+def _mark(directory: str | Path) -> str | None:
+    """The mark that we put on the tensors we write."""
+    try:
+        with safe_open(_file(directory, _TENSORS), framework="pt") as file:
+            return (file.metadata() or {}).get("mark")
+    except SafetensorError:
+        return None
+
+
 def read_store(directory: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The config and the tensors of a store of this kind."""
     config = check_store(directory, kind)
     tensors = read_tensors(directory)
-    with safe_open(_file(directory, _TENSORS), framework="pt") as file:
-        mark = (file.metadata() or {}).get("mark")
+    mark = _mark(directory)
     if mark is not None and mark != config.get("mark"):
         raise StoreError(f"{_TENSORS} and {_CONFIG} of {directory} come from different writes; write the store again")
     return config, tensors
