@@ -34,7 +34,7 @@ from real_text import KEPT, MAX_TOKENS, REFERENCE, TEXT
 
 T = TypeVar("T")
 OBJECTIVES, KEEP, THREADS = ("acc", "ood", "avg"), 36, 2
-SIZES = {"train": 4000, "search": 128, "tune": 2000, "test": 872, "ood_test": 500}
+SIZES = {"train": 4000, "search": 64, "tune": 1000, "test": 872, "ood_test": 500}
 
 
 def run(directory: Path, sizes: dict[str, int] = SIZES) -> dict[str, Any]:
