@@ -26,8 +26,8 @@ from hydra_ensembles import (
     select_members,
 )
 from hydra_ensembles.data import Batches, batches_for, open_data
+from hydra_ensembles.heads import own_logits
 from hydra_ensembles.members import RECIPES, finetune, finetune_members
-from hydra_ensembles.scoring.circuits import own_logits
 from hydra_ensembles.uncertainty import accuracy, auroc, ensemble_log_probs, log_confidence
 from provenance import provenance, write_results
 from real_text import KEPT, MAX_TOKENS, REFERENCE, TEXT

@@ -207,6 +207,13 @@ def perturbed(model: nn.Module, seed: int = 1) -> nn.Module:
     return model
 
 
+def in_double(inputs: Any) -> Any:
+    """Inputs with their images in float64."""
+    if isinstance(inputs, Tensor):
+        return inputs.double() if inputs.is_floating_point() else inputs
+    return {name: in_double(part) for name, part in inputs.items()}
+
+
 def own_output(model: nn.Module, inputs: Any) -> dict[str, Tensor]:
     """What the library itself computes, written without our code."""
     with torch.no_grad():

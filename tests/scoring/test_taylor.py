@@ -6,19 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from families import CASES, model_of
+from families import CASES, in_double, model_of
 from hydra_ensembles import Backbone, HeadSet, prune
 from hydra_ensembles.data import as_batches
 from hydra_ensembles.heads import RankingError
 from hydra_ensembles.scoring import ScoringError, taylor_ranking
 from hydra_ensembles.scoring.taylor import taylor_scores
 from hydra_ensembles.scoring.working import Working
-
-
-def in_double(inputs):
-    if isinstance(inputs, torch.Tensor):
-        return inputs.double() if inputs.is_floating_point() else inputs
-    return {name: in_double(part) for name, part in inputs.items()}
 
 
 def labelled(case, rows=6, seed=0):

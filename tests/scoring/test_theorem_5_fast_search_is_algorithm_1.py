@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 
-from families import CASES, model_of
+from families import CASES, in_double, model_of
 from hydra_ensembles import HeadSet, ablate, prune
 from hydra_ensembles.data.batches import rows_at
 from hydra_ensembles.heads import HeadRanking
@@ -17,12 +17,6 @@ from hydra_ensembles.scoring.objectives import scores
 from hydra_ensembles.scoring.working import SearchData, Working
 
 ROWS, BATCH = 14, 7
-
-
-def in_double(inputs):
-    if isinstance(inputs, torch.Tensor):
-        return inputs.double() if inputs.is_floating_point() else inputs
-    return {name: in_double(part) for name, part in inputs.items()}
 
 
 def subject(case, dtype=torch.float64):
@@ -115,7 +109,7 @@ def test_in_float32_scores_differ_by_less_than_two_rows(name):
 
 
 def plain_outcome(model, keep, candidates, data):
-    from hydra_ensembles.scoring.circuits import own_logits
+    from hydra_ensembles.heads import own_logits
     from hydra_ensembles.scoring.objectives import Outcome, outcome
 
     rows = []

@@ -3,7 +3,6 @@
 Shapes: B batch, R rows of the whole set.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.errors import HydraError
+from hydra_ensembles.store import tensors_digest
 
 
 class DataError(HydraError):
@@ -170,11 +170,12 @@ def _as_batch(item: Any) -> Batch:
 
 
 def _digest(batches: Iterable[Batch], order: str) -> str:
-    hasher = hashlib.sha256(order.encode())
-    for inputs, labels in batches:
-        named = {"": inputs} if isinstance(inputs, Tensor) else inputs
-        for name, tensor in sorted({**named, "labels": labels}.items()):
-            if isinstance(tensor, Tensor):
-                hasher.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-                hasher.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return hasher.hexdigest()[:16]
+    named = (
+        (name, tensor)
+        for inputs, labels in batches
+        for name, tensor in sorted(
+            {**({"": inputs} if isinstance(inputs, Tensor) else inputs), "labels": labels}.items()
+        )
+        if isinstance(tensor, Tensor)
+    )
+    return tensors_digest(named, order)

@@ -59,6 +59,11 @@ class Member(nn.Module):
         return cls(model, heads, origin).eval()
 
 
+def own_logits(model: nn.Module, inputs: Inputs) -> Tensor:
+    """The logits `(B, C)` of a member, or of a model by its library's own forward."""
+    return model(inputs) if isinstance(model, Member) else family_of(model).own_forward(model, inputs)
+
+
 def prune(model: nn.Module, keep: HeadSet) -> Member:
     """A member with the kept heads only: a copy, physically smaller; `model` stays as it is.
 

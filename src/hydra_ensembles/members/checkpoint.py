@@ -1,6 +1,5 @@
 """A training's private scratch: one file that appears whole or not at all, holds no code, and is deleted when done."""
 
-import hashlib
 import os
 import pickle
 import random
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.members.recipes import FineTuningError
@@ -62,15 +60,6 @@ def delete_checkpoint(directory: Path) -> None:
 def is_first_process() -> bool:
     """Is this the process that writes and shows, of those that a launcher such as `accelerate launch` started?"""
     return os.environ.get("RANK", "0") == "0"
-
-
-def digest_of(model: nn.Module) -> str:
-    """A hash of every number of a model, and of their names."""
-    hasher = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        hasher.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        hasher.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return hasher.hexdigest()[:16]
 
 
 def random_states() -> dict[str, Any]:

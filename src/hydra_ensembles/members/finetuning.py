@@ -18,7 +18,6 @@ from hydra_ensembles.data import Batch, Batches, Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_at
 from hydra_ensembles.members.checkpoint import (
     delete_checkpoint,
-    digest_of,
     is_first_process,
     own_randomness,
     random_states,
@@ -31,6 +30,7 @@ from hydra_ensembles.members.history import Evaluation, History, Show, Step, sho
 from hydra_ensembles.members.recipes import FineTuningError, Recipe, rate_at, recipe_named
 from hydra_ensembles.members.trainee import Trainee, plain_attention
 from hydra_ensembles.optional import import_extra
+from hydra_ensembles.store import tensors_digest
 
 
 def finetune(
@@ -108,7 +108,7 @@ def identity_of(model: nn.Module, recipe: Recipe, train: Batches, val: Batches |
         "recipe": recipe.to_json(),
         "training set": train.digest,
         "validation set": None if val is None else val.digest,
-        "set of starting weights": digest_of(model),
+        "set of starting weights": tensors_digest(model.state_dict().items()),
     }
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hydra_ensembles.backbones import Backbone, Inputs, family_of
+from hydra_ensembles.backbones import Backbone, Inputs
 from hydra_ensembles.backbones.parts import Norm, Scale
 from hydra_ensembles.fusion import Hydra
 from hydra_ensembles.fusion.grouped import MemberNorm, MemberScale
-from hydra_ensembles.heads import Member
+from hydra_ensembles.heads import Member, own_logits
 from hydra_ensembles.members.recipes import FineTuningError, Recipe
 
 # Dropout on attention weights: timm; BERT and RoBERTa; DistilBERT. Other libraries keep it as a number, not a layer.
@@ -51,9 +51,9 @@ class Trainee(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         if isinstance(self.model, Hydra):
             return self.model.members(inputs)
-        if isinstance(self.model, Member | Backbone):
+        if isinstance(self.model, Backbone):
             return self.model(inputs)[:, None]  # type: ignore[no-any-return]
-        return family_of(self.model).own_forward(self.model, inputs)[:, None]
+        return own_logits(self.model, inputs)[:, None]
 
     @property
     def tower(self) -> Any:

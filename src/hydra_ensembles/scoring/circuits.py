@@ -5,7 +5,6 @@ prefix of the network twice and runs the candidates of a layer together. `lazy` 
 win; it says what it saved and how sure it is.
 """
 
-import copy
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,15 +15,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones import family_of
 from hydra_ensembles.data import Data
 from hydra_ensembles.data.batches import inputs_to
-from hydra_ensembles.heads import Head, HeadRanking, Member, ablate
+from hydra_ensembles.heads import Head, HeadRanking, ablate, own_logits
 from hydra_ensembles.scoring.candidates import heads_in
 from hydra_ensembles.scoring.journal import Journal
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, check_objective, outcome, scores
 from hydra_ensembles.scoring.racing import Race
-from hydra_ensembles.scoring.working import SearchData, Working, model_digest
+from hydra_ensembles.scoring.working import SearchData, Working, own_copy
+from hydra_ensembles.store import tensors_digest
 
 SEARCHES = ("fast", "plain", "lazy")
 
@@ -85,9 +84,9 @@ def circuit_ranking(
     task = {
         "objective": objective,
         "search": search if search != "lazy" else f"lazy, risk {risk}",
-        "model": model_digest(working.model),
+        "model": tensors_digest(working.model.state_dict().items()),
         "candidates": [list(head) for head in candidates],
-        "companions": [model_digest(companion) for companion in companions],
+        "companions": [tensors_digest(companion.state_dict().items()) for companion in companions],
         **data.digests,
     }
     book = Journal(journal, task)
@@ -125,9 +124,7 @@ class _Plain:
     """Algorithm 1, line by line, with the model's own forward."""
 
     def __init__(self, model: nn.Module, working: Working, data: SearchData, objective: str, beside: Any):
-        self.subject = copy.deepcopy(model).eval()
-        if next(self.subject.parameters()).dtype in (torch.bfloat16, torch.float16):
-            self.subject.float()
+        self.subject = own_copy(model)
         self.working, self.data, self.objective, self.beside = working, data, objective, beside
         self.layers = sum(1 for _ in working.backbone.blocks())
 
@@ -202,11 +199,6 @@ def _searcher(
     if search == "fast":
         return _Fast(working, data, objective, beside)
     return _Lazy(working, data, objective, beside, risk)
-
-
-def own_logits(model: nn.Module, inputs: Any) -> Tensor:
-    """The model's own logits `(B, C)`, for a model of any family or a member."""
-    return model(inputs) if isinstance(model, Member) else family_of(model).own_forward(model, inputs)
 
 
 @torch.inference_mode()

@@ -17,7 +17,8 @@ from hydra_ensembles.data.batches import inputs_to
 from hydra_ensembles.heads import Head, HeadRanking
 from hydra_ensembles.scoring.candidates import heads_in
 from hydra_ensembles.scoring.objectives import ScoringError
-from hydra_ensembles.scoring.working import Working, model_digest
+from hydra_ensembles.scoring.working import Working
+from hydra_ensembles.store import tensors_digest
 
 SCOPES = ("layer", "global")
 
@@ -50,6 +51,8 @@ def taylor_ranking(
     batches, working = as_batches(data, batch_size), Working(model)
     working.model.requires_grad_(True)  # a copy; the caller's frozen weights stay frozen
     chosen = heads_in(working.start, layers, towers)
+    how = {"method": "taylor", "scope": scope, "data": batches.digest}
+    how["model"] = tensors_digest(working.model.state_dict().items())
     removed: list[tuple[Head, float]] = []
     if scope == "global":
         if not 1 <= remove < len(chosen):
@@ -65,7 +68,6 @@ def taylor_ranking(
             least = _least(heads, by_head, remove)
             removed += [(head, by_head[head]) for head in least]
             working.remove(least)
-    how = {"method": "taylor", "scope": scope, "model": model_digest(model), "data": batches.digest}
     return HeadRanking(
         working.start,
         tuple(head for head, _ in removed),
@@ -78,7 +80,7 @@ def taylor_ranking(
 def taylor_scores(working: Working, batches: Batches) -> dict[Head, float]:
     """The score of every head that is left."""
     weights = {
-        (tower, layer): [matrix for matrix, _ in _query_key_value(block)]
+        (tower, layer): _query_key_value(block)
         for tower, layer, block in working.backbone.blocks()
         if block.attention.num_heads
     }
@@ -112,9 +114,10 @@ def mean_gradients(model: nn.Module, weights: list[Tensor], batches: Batches) ->
     return total
 
 
-def _query_key_value(block: Block) -> list[tuple[Tensor, Tensor | None]]:
+def _query_key_value(block: Block) -> list[Tensor]:
+    """W_q, W_k and W_v as the model holds them: three matrices, or one."""
     qkv = block.attention.qkv
-    return [(qkv.weight, qkv.bias)] if isinstance(qkv, PackedQKV) else list(qkv.matrices())
+    return [qkv.weight] if isinstance(qkv, PackedQKV) else [weight for weight, _ in qkv.matrices()]
 
 
 def _least(heads: list[Head], by_head: dict[Head, float], number: int) -> list[Head]:

@@ -4,7 +4,6 @@ Shapes: A candidates, B batch, C classes.
 """
 
 import copy
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -21,14 +20,18 @@ from hydra_ensembles.scoring.work import Work
 HOLD_BYTES = 2**30
 
 
+def own_copy(model: nn.Module) -> nn.Module:
+    """A copy to search with: in evaluation mode, and in fp32 or better."""
+    model = copy.deepcopy(model).eval()
+    # Differences between heads are smaller than these formats resolve.
+    return model.float() if next(model.parameters()).dtype in (torch.bfloat16, torch.float16) else model
+
+
 class Working:
     """A copy of a model, in fp32 or better, with the heads that are left numbered as in the backbone it came from."""
 
     def __init__(self, model: nn.Module):
-        original: nn.Module = model.model if isinstance(model, Member) else model
-        self.model = copy.deepcopy(original).eval()
-        if next(self.model.parameters()).dtype in (torch.bfloat16, torch.float16):
-            self.model.float()  # differences between heads are smaller than these formats resolve
+        self.model = own_copy(model.model if isinstance(model, Member) else model)
         self.backbone = Backbone.of(self.model)
         self.start: HeadSet = model.heads if isinstance(model, Member) else HeadSet.all(self.backbone)
         self.keep = self.start
@@ -113,9 +116,6 @@ class SearchData:
         """What the data is, for a journal."""
         return {"id_data": self.known.digest, "ood_data": None if self.unknown is None else self.unknown.digest}
 
-    def __len__(self) -> int:
-        return sum(len(batches) for batches in self._parts())
-
     def __iter__(self) -> Iterator[Batch]:
         return self._stream() if self._held is None else iter(self._held)
 
@@ -154,12 +154,3 @@ def spread(number: int) -> list[int]:
 def _bytes_of(batch: Batch) -> int:
     tensors = [batch.inputs] if isinstance(batch.inputs, Tensor) else batch.inputs.values()
     return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
-
-
-def model_digest(model: nn.Module) -> str:
-    """A hash of every number of a model."""
-    hasher = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        hasher.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return hasher.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The on-disk format: a directory with model.safetensors and config.json. Knows no class of ours."""
+"""The on-disk format: a directory with model.safetensors and config.json. A hash of numbers. Knows no class of ours."""
 
 from hydra_ensembles.store.directory import (
     FORMAT_VERSION,
@@ -10,6 +10,7 @@ from hydra_ensembles.store.directory import (
     read_tensors,
     write_store,
 )
+from hydra_ensembles.store.hashing import tensors_digest
 
 __all__ = [
     "FORMAT_VERSION",
@@ -19,5 +20,6 @@ __all__ = [
     "read_config",
     "read_store",
     "read_tensors",
+    "tensors_digest",
     "write_store",
 ]
