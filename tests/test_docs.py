@@ -49,6 +49,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
     import latency
     import memory
+    import search
     import table7
 
     page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
@@ -59,6 +60,8 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     fusion = (repository / "docs" / "fusion.md").read_text()
     assert f"<!-- latency -->\n{latency.as_markdown()}\n<!-- /latency -->" in fusion
     assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in fusion
+    choosing = (repository / "docs" / "choosing-heads.md").read_text()
+    assert f"<!-- search -->\n{search.as_markdown()}\n<!-- /search -->" in choosing
     notes = results["explained"]
     low, high = notes["mult_adds_gap_M"]
     assert f"between {low} and {high} M" in page
