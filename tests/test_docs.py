@@ -15,6 +15,7 @@ PAGES = [
     "docs/data.md",
     "docs/finetuning.md",
     "docs/choosing-heads.md",
+    "docs/evaluation.md",
 ]
 
 
@@ -50,6 +51,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import latency
     import memory
     import search
+    import smoke
     import table7
 
     page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
@@ -62,6 +64,8 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in fusion
     choosing = (repository / "docs" / "choosing-heads.md").read_text()
     assert f"<!-- search -->\n{search.as_markdown()}\n<!-- /search -->" in choosing
+    recipes = (repository / "docs" / "recipes.md").read_text()
+    assert f"<!-- smoke -->\n{smoke.as_markdown()}\n<!-- /smoke -->" in recipes
     notes = results["explained"]
     low, high = notes["mult_adds_gap_M"]
     assert f"between {low} and {high} M" in page
@@ -69,7 +73,14 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
         assert f"{notes[key]:,}" in page
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/costs.md", "CONTRIBUTING.md"])
+def test_the_recipe_in_the_docs_can_be_read(repository):
+    from hydra_ensembles.pipeline import parse_recipe
+
+    (recipe,) = blocks((repository / "docs" / "recipes.md").read_text(), "yaml")
+    assert parse_recipe(recipe).name == "my-run"
+
+
+@pytest.mark.parametrize("page", [*PAGES, "docs/costs.md", "docs/recipes.md", "CONTRIBUTING.md"])
 def test_links_and_named_files_exist(page, repository):
     text = (repository / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]

@@ -5,6 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hydra_ensembles.backbones import Backbone, load_model, register_backbone
+    from hydra_ensembles.evaluation import (
+        ConformalSets,
+        OODDetector,
+        Protocol,
+        TemperatureScaler,
+        evaluate,
+    )
     from hydra_ensembles.fusion import Hydra, fuse
     from hydra_ensembles.heads import Head, HeadRanking, HeadSet, Member, ablate, describe, prune
     from hydra_ensembles.members import finetune, select_members
@@ -18,6 +25,11 @@ _ROOMS = {
     "Backbone": "backbones",
     "load_model": "backbones",
     "register_backbone": "backbones",
+    "ConformalSets": "evaluation",
+    "OODDetector": "evaluation",
+    "Protocol": "evaluation",
+    "TemperatureScaler": "evaluation",
+    "evaluate": "evaluation",
     "Hydra": "fusion",
     "fuse": "fusion",
     "Head": "heads",
@@ -36,15 +48,20 @@ _ROOMS = {
 
 __all__ = [
     "Backbone",
+    "ConformalSets",
     "Head",
     "HeadRanking",
     "HeadSet",
     "Hydra",
     "Member",
+    "OODDetector",
     "Prediction",
+    "Protocol",
+    "TemperatureScaler",
     "ablate",
     "circuit_ranking",
     "describe",
+    "evaluate",
     "finetune",
     "fuse",
     "load_model",

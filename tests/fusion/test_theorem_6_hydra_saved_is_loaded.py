@@ -14,6 +14,7 @@ from families import BY_NAME, CASES, edit_config, head_sets, model_of, perturbed
 from hydra_ensembles import HeadSet, Hydra, Member, fuse, prune
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store import StoreError
+from hydra_ensembles.uncertainty import ConformalQuantile, Fitted, OODThreshold, Temperature
 
 names = pytest.mark.parametrize("name", [case.name for case in CASES])
 
@@ -33,7 +34,7 @@ def test_a_hydra_returns_to_the_bit(name, data, tmp_path_factory):
     mlp = data.draw(st.sampled_from(["average", "grouped"]))
     hydra = hydra_of(name, [data.draw(head_sets(name)) for _ in range(2)], mlp)
     hydra.classes, hydra.preprocess = list("abcde"), {"size": 16}
-    hydra.fitted = {"temperature": 1.25, "ood_threshold": -0.5}
+    hydra.fitted = Fitted(Temperature(1.25), OODThreshold("energy", -0.5, 0.95), ConformalQuantile("aps", 0.9, 0.8))
     again = Hydra.load(hydra.save(tmp_path_factory.mktemp("store") / "hydra"))
     before, after = hydra.state_dict(), again.state_dict()
     assert list(before) == list(after)
@@ -44,6 +45,7 @@ def test_a_hydra_returns_to_the_bit(name, data, tmp_path_factory):
     inputs = BY_NAME[name].inputs(2, 6, 0)
     with torch.no_grad():
         assert torch.equal(again.members(inputs), hydra.members(inputs))
+        assert again.predict(inputs).decision == hydra.predict(inputs).decision
 
 
 @names
@@ -112,6 +114,11 @@ def _vision(config):
             edit_config(lambda c: c.update(spec=_vision(c))),
             "describes a HydraTower",
         ),
+        (
+            edit_config(lambda c: c.update(fitted={"temperature": {"value": -1.0}})),
+            r"does not describe a hydra \(FittingError: a temperature is a number above 0, found -1.0\)",
+        ),
+        (edit_config(lambda c: c.pop("fitted")), r"does not describe a hydra \(KeyError: 'fitted'\)"),
         (edit_config(lambda c: c.update(format_version=2)), "has format_version 2, this library reads 1"),
         (edit_config(lambda c: c.update(kind="member")), "is a store of kind 'member', expected 'hydra'"),
         (lambda d: (d / "model.safetensors").write_bytes(b"short"), "is truncated or not a safetensors file"),
@@ -123,6 +130,24 @@ def test_a_damaged_hydra_is_refused_in_one_line(harm, message, tmp_path):
     with pytest.raises(HydraError, match=message) as error:
         Hydra.load(directory)
     assert "\n" not in str(error.value)
+
+
+def test_a_store_with_nothing_fitted_has_no_decisions(tmp_path):
+    directory = hydra_of("timm").save(tmp_path / "h")
+    assert json.loads((directory / "config.json").read_text())["fitted"] == {}
+    assert Hydra.load(directory).fitted == Fitted()
+
+
+@pytest.mark.parametrize("on", ["ensemble", "members"])
+def test_a_temperature_is_in_log_probs_and_predictions_but_not_in_the_members(on):
+    hydra, inputs = hydra_of("timm"), BY_NAME["timm"].inputs(3, 0, 0)
+    with torch.no_grad():
+        plain, members = hydra(inputs), hydra.members(inputs)
+        hydra.fitted = Fitted(Temperature(2.0, on))
+        assert torch.equal(hydra.members(inputs), members)
+        probs = (members / 2).softmax(-1).mean(1) if on == "members" else plain.exp().sqrt()
+        torch.testing.assert_close(hydra(inputs).exp(), probs / probs.sum(-1, keepdim=True))
+        torch.testing.assert_close(hydra.predict(inputs).probs, hydra(inputs).exp())
 
 
 def test_a_hydra_is_not_a_member(tmp_path):

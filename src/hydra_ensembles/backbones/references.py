@@ -5,11 +5,13 @@
     hf:pkg:IMPORT/SUBDIR                          such a directory inside an installed package
     DIR                                           a directory with model.safetensors and config.json
 
-`${VAR}` and `~` expand.
+`${VAR}`, `${VAR:-otherwise}` and `~` expand.
 """
 
 import os
-from contextlib import nullcontext
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +28,7 @@ from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import StoreError, check_tensors, read_config, read_tensors
 
 _LIBRARIES = ("timm", "torchvision", "open_clip")
+_VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<instead>[^}]*))?\}")
 
 
 class UnknownReference(HydraError):
@@ -52,12 +55,38 @@ def load_model(reference: str, weights: bool = True, **settings: Any) -> nn.Modu
 
 
 def expand(reference: str) -> str:
-    """`${VAR}` and `~` replaced; a variable that is not set is an error."""
-    expanded = os.path.expanduser(os.path.expandvars(reference))
-    if "${" in expanded:
-        variable = expanded.split("${", 1)[1].split("}", 1)[0]
-        raise UnknownReference(f"'{reference}' names the environment variable {variable}, which is not set")
-    return expanded
+    """`${VAR}`, `${VAR:-what to take without it}` and `~` replaced; a variable that is not set is an error.
+
+    >>> expand("${NOT_SET_ANYWHERE:-data}/train.parquet")
+    'data/train.parquet'
+    """
+
+    def value(found: re.Match[str]) -> str:
+        variable, instead = found["name"], found["instead"]
+        known = os.environ.get(variable) or instead
+        if known is None:
+            raise UnknownReference(f"'{reference}' names the environment variable {variable}, which is not set")
+        return known
+
+    return os.path.expanduser(os.path.expandvars(_VARIABLE.sub(value, reference)))
+
+
+def settings_for_classes(reference: str, classes: int | None) -> dict[str, int]:
+    """What the library's constructor calls a number of classes; nothing where none is asked for."""
+    if classes is None:
+        return {}
+    return {"num_labels" if reference.startswith("hf:") else "num_classes": classes}
+
+
+def files_of(reference: str) -> list[Path]:
+    """The files that hold a model's numbers and settings; none for an architecture with random weights."""
+    scheme, _, name = expand(reference).partition(":")
+    if scheme in _LIBRARIES and name:
+        return []
+    directory = _package_directory(name) if scheme == "hf" and name else Path(expand(reference))
+    if not directory.is_dir():
+        raise UnknownReference(f"'{reference}' leads to {directory}, which is not a directory")
+    return sorted(path for path in directory.iterdir() if path.is_file())
 
 
 def _package_directory(name: str) -> Path:
@@ -78,7 +107,8 @@ def _load_transformers(directory: Path, weights: bool, settings: dict[str, Any])
         raise UnknownReference(f"hf:{directory} has no config.json; save a model there with save_pretrained")
     transformers = import_extra("transformers", "text", "reading transformers models")
     try:
-        model = _from_pretrained(transformers, directory, weights, settings)
+        with _quiet(transformers):
+            model = _from_pretrained(transformers, directory, weights, settings)
         # Classes are left to the model's own config, which knows when a classifier is replaced.
         preprocess = transformers_preprocess(directory, model.config)
         model.origin = Origin("transformers", type(model).__name__, preprocess=preprocess)  # type: ignore[assignment]
@@ -90,6 +120,21 @@ def _load_transformers(directory: Path, weights: bool, settings: dict[str, Any])
         raise UnknownReference(
             f"transformers cannot read hf:{directory} as a classifier: {in_one_line(error)}"
         ) from error
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without its bar and its report of tensors that are new: which may be, is checked here."""
+    logging = transformers.utils.logging
+    verbosity, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bar:
+            logging.enable_progress_bar()
 
 
 def _from_pretrained(transformers: Any, directory: Path, weights: bool, settings: dict[str, Any]) -> nn.Module:

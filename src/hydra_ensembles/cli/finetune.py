@@ -38,6 +38,7 @@ def finetune(
     """
     from rich.console import Console
 
+    from hydra_ensembles.backbones.references import settings_for_classes
     from hydra_ensembles.heads import HeadSet, Member, load_subject, prune
     from hydra_ensembles.members import finetune_members
     from hydra_ensembles.members.recipes import recipe_named
@@ -50,7 +51,7 @@ def finetune(
         settings = replace(settings, epochs=epochs, steps=steps)
     settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
     with Console(stderr=True).status("reading models and data"):
-        models = [load_subject(reference, **_classes(reference, classes)) for reference in references]
+        models = [load_subject(reference, **settings_for_classes(reference, classes)) for reference in references]
         members = [model if isinstance(model, Member) else prune(model, HeadSet.all(model)) for model in models]
         prepared = {"batch_size": settings.batch_size, "first_size": first_size, "max_tokens": max_tokens}
         rows = read_data(train, members[0], shuffle=True, seed=settings.seed, augment=augment, **prepared)
@@ -65,9 +66,3 @@ def finetune(
         best = history.best
         told = "" if best is None else f", validation accuracy {best.accuracy:.4f}, NLL {best.nll:.4f}"
         Console().print(f"wrote {path}  ({len(history.losses)} steps{told})", highlight=False, soft_wrap=True)
-
-
-def _classes(reference: str, classes: int | None) -> dict[str, int]:
-    if classes is None:
-        return {}
-    return {"num_labels" if reference.startswith("hf:") else "num_classes": classes}

@@ -7,11 +7,14 @@ import typer
 
 from hydra_ensembles import __version__
 from hydra_ensembles.cli.bench import bench
+from hydra_ensembles.cli.evaluate import evaluate
 from hydra_ensembles.cli.finetune import finetune
 from hydra_ensembles.cli.fuse import fuse
 from hydra_ensembles.cli.inspect import inspect
+from hydra_ensembles.cli.predict import predict
 from hydra_ensembles.cli.prune import prune
 from hydra_ensembles.cli.rank import rank
+from hydra_ensembles.cli.run import run
 from hydra_ensembles.errors import HydraError
 
 app = typer.Typer(
@@ -22,7 +25,7 @@ app = typer.Typer(
     help="One pre-trained transformer in, one calibrated ensemble out.",
     epilog="Example:  hydra-ens inspect timm:vit_base_patch16_224 --keep 8 --members 3",
 )
-for command in (inspect, rank, prune, finetune, fuse, bench):
+for command in (run, inspect, rank, prune, finetune, fuse, evaluate, predict, bench):
     app.command()(command)
 
 

@@ -46,6 +46,9 @@ class FolderTable(Table):
     def names(self, column: str) -> list[str] | None:
         return self._classes if column == "label" else None
 
+    def row_names(self, rows: np.ndarray) -> list[str] | None:
+        return [self._files[row] for row in rows]
+
     def _value(self, row: int, column: str) -> str:
         return self._files[row] if column == "image" else self._classes[self._labels[row]]
 

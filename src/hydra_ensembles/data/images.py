@@ -6,6 +6,7 @@ To the bit what timm's and torchvision's evaluation transforms make of an image.
 import io
 import math
 import os
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -167,8 +168,8 @@ class ImageBatches(RowBatches):
                 into[:] = self.transform(picture, chance)
             except Exception as error:
                 # Whatever Pillow makes of damaged bytes.
-                row = self.rows.chosen[place]
-                raise DataError(f"row {row} of {self.rows.where}: not a readable image: {in_one_line(error)}") from None
+                told = re.sub(r" <_io.BytesIO.*?>", "", in_one_line(error))
+                raise DataError(f"{self.rows.called(int(place))}: not a readable image: {told}") from None
         return pixels
 
     def _batch(self, places: np.ndarray, pixels: np.ndarray) -> Batch:

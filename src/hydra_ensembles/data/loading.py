@@ -82,6 +82,12 @@ def preprocess_of(model: Knowing) -> Mapping[str, Any]:
     return found
 
 
+def classes_of(model: Knowing) -> list[str] | None:
+    """The names of a model's classes, where it knows them."""
+    found = None if isinstance(model, Mapping) else _said(model, "classes")
+    return found if isinstance(found, list) else None
+
+
 def labels_for(model: Knowing, rows: Rows) -> Tensor | None:
     """The labels as the model counts its classes.
 
@@ -91,7 +97,7 @@ def labels_for(model: Knowing, rows: Rows) -> Tensor | None:
     labels, names = rows.labels, rows.classes
     if labels is None:
         return None
-    classes = None if isinstance(model, Mapping) else _said(model, "classes")
+    classes = classes_of(model)
     hint = "for an out-of-distribution set leave them out with labels=False"
     if classes and names:
         present = [int(label) for label in labels.unique()]

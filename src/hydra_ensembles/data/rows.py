@@ -68,7 +68,7 @@ class Rows:
         """A hash of inputs (images as encoded) and labels in their order, whatever the format they are stored in."""
         hasher = hashlib.sha256(self.kind.encode())
         for row in self:
-            for part in _bytes_of(row.input):
+            for part in bytes_of(row.input):
                 hasher.update(len(part).to_bytes(8, "little"))
                 hasher.update(part)
             hasher.update((-1 if row.label is None else row.label).to_bytes(8, "little", signed=True))
@@ -116,6 +116,16 @@ class Rows:
                     raise DataError(f"row {row} of {self.where}: '{name}' is {type(value).__name__}, expected a text")
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
+    def names(self) -> list[str] | None:
+        """What the rows are called, where each is a file of its own."""
+        return self.table.row_names(self.chosen)
+
+    def called(self, place: int) -> str:
+        """A row as messages speak of it: its number in the file, and its own file where it has one."""
+        row = self.chosen[place]
+        names = self.table.row_names(self.chosen[place : place + 1])
+        return f"row {row} of {self.where}" + (f" ({names[0]})" if names else "")
+
     def sample(self, number: int, seed: int = 0) -> "Rows":
         """Some rows at random, the same for the same seed; they stay in ascending order."""
         if not 0 < number <= len(self):
@@ -156,7 +166,8 @@ class Rows:
         return value
 
 
-def _bytes_of(value: Any) -> list[bytes]:
+def bytes_of(value: Any) -> list[bytes]:
+    """The bytes of an input, one part for each of its texts."""
     if isinstance(value, bytes):
         return [value]
     if isinstance(value, np.ndarray):

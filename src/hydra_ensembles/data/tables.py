@@ -32,6 +32,10 @@ class Table(ABC):
         """What the numbers of a column stand for, where the file says so."""
         return None
 
+    def row_names(self, rows: np.ndarray) -> list[str] | None:
+        """What rows are called, where each is a file of its own."""
+        return None
+
     @property
     def blocks(self) -> Sequence[range]:
         """Rows that are read together; one block where any row can be had by itself."""

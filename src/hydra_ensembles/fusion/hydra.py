@@ -16,7 +16,7 @@ from hydra_ensembles.backbones.state import repeated
 from hydra_ensembles.fusion.grouped import MemberStems
 from hydra_ensembles.heads import HeadSet
 from hydra_ensembles.store import StoreError, check_tensors, read_store, write_store
-from hydra_ensembles.uncertainty import Prediction, ensemble_log_probs, predict
+from hydra_ensembles.uncertainty import Fitted, FittingError, Prediction, predict, tempered_log_probs
 
 
 class HydraTower(Part):
@@ -61,7 +61,8 @@ class Hydra(Part):
     """M members fused into one network; made by `fuse`.
 
     `hydra(x)` returns log-probabilities of the averaged members `(B, C)`, a drop-in for any classifier;
-    `hydra.members(x)` the members' logits `(B, M, C)`; `hydra.predict(x)` a `Prediction` with uncertainty.
+    `hydra.members(x)` the members' logits `(B, M, C)`; `hydra.predict(x)` a `Prediction` with uncertainty. A fitted
+    temperature is part of the first and the last; members' logits are always as the members gave them.
     """
 
     facts = ("num_members", "mlp", "last_block")
@@ -84,10 +85,13 @@ class Hydra(Part):
         heads: list[HeadSet],
         classes: list[str] | None,
         preprocess: dict[str, Any] | None,
-        fitted: dict[str, float],
+        fitted: Mapping[str, Any],
     ) -> None:
-        """What the network itself does not need: each member's head set, class names, preprocessing, fitted numbers."""
-        self.heads, self.classes, self.preprocess, self.fitted = heads, classes, preprocess, fitted
+        """What the network itself does not need: heads of each member, class names, preprocessing, `Fitted` as JSON."""
+        self.heads, self.classes, self.preprocess = heads, classes, preprocess
+        self.fitted = Fitted.from_json(fitted)
+        self.provenance: dict[str, Any] = {}
+        """How it came about, where a run wrote that down; `chosen_with` names OOD data that chose its heads."""
 
     @property
     def trunk(self) -> dict[str, int]:
@@ -104,19 +108,20 @@ class Hydra(Part):
         return self.contrast(features).transpose(0, 1)  # type: ignore[no-any-return]
 
     def forward(self, inputs: Inputs) -> Tensor:
-        return ensemble_log_probs(self.members(inputs))
+        return tempered_log_probs(self.members(inputs), self.fitted.temperature)
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """Label, probabilities and uncertainty of each input."""
-        return predict(self.members(inputs))
+        """Label, probabilities and uncertainty of each input; a decision where a threshold or a quantile is fitted."""
+        return predict(self.members(inputs), self.fitted)
 
     def save(self, directory: str | Path) -> Path:
         """Write `model.safetensors` and `config.json`; nothing is pickled."""
         config = {
             "classes": self.classes,
             "preprocess": self.preprocess,
-            "fitted": self.fitted,
+            "fitted": self.fitted.to_json(),
             "heads": [heads.to_json() for heads in self.heads],
+            "provenance": self.provenance,
             "spec": self.spec(),
         }
         return write_store(directory, "hydra", config, self.state_dict())
@@ -125,17 +130,16 @@ class Hydra(Part):
     def load(cls, directory: str | Path) -> "Hydra":
         """Read a hydra back, to the bit, in evaluation mode. Needs torch and safetensors, no model library."""
         config, tensors = read_store(directory, "hydra")
+        path = Path(directory) / "config.json"
         try:
             hydra = rebuild(config["spec"])
+            if not isinstance(hydra, cls):
+                raise StoreError(f"{path} describes a {type(hydra).__name__}, not a hydra")
             heads = [HeadSet.from_json(member) for member in config["heads"]]
-            about = {field: config[field] for field in ("classes", "preprocess", "fitted")}
-        except (KeyError, TypeError, AttributeError, AssertionError) as error:
-            raise StoreError(
-                f"{Path(directory) / 'config.json'} does not describe a hydra ({type(error).__name__}: {error})"
-            ) from None
-        if not isinstance(hydra, cls):
-            raise StoreError(f"{Path(directory) / 'config.json'} describes a {type(hydra).__name__}, not a hydra")
+            hydra.about(heads, config["classes"], config["preprocess"], config["fitted"])
+            hydra.provenance = dict(config.get("provenance", {}))
+        except (KeyError, TypeError, AttributeError, AssertionError, FittingError) as error:
+            raise StoreError(f"{path} does not describe a hydra ({type(error).__name__}: {error})") from None
         check_tensors(directory, tensors, hydra.state_dict())
         hydra.load_state_dict(tensors, assign=True)
-        hydra.about(heads=heads, **about)
         return hydra.eval()

@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 
+def at_least_fp32(logits: Tensor) -> Tensor:
+    """Logits in fp32, or in the better precision that they have."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 def member_log_probs(logits_BMC: Tensor) -> Tensor:
     """Each member's log-probabilities `(B, M, C)`."""
-    at_least_fp32 = torch.promote_types(logits_BMC.dtype, torch.float32)
-    return logits_BMC.to(at_least_fp32).log_softmax(dim=-1)
+    return at_least_fp32(logits_BMC).log_softmax(dim=-1)
 
 
 def ensemble_log_probs(logits_BMC: Tensor) -> Tensor:

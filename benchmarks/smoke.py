@@ -1,0 +1,94 @@
+"""The two smoke recipes on real data, run from nothing and then again: how long, and what came out.
+
+Run: python benchmarks/smoke.py [text-smoke | vision-smoke]     (minutes each on 2 cores; needs the real data)
+Writes results/smoke/NAME.json, one for each recipe.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hydra_ensembles.pipeline import read_recipe, run
+from provenance import RESULTS, provenance, write_results
+from real_text import KEPT
+
+NAMES, THREADS = ("text-smoke", "vision-smoke"), 2
+ROOT = Path(__file__).parent.parent
+ANSWERS, SEPARATION = ("accuracy", "nll", "brier", "ece", "aece", "aurc"), ("auroc", "fpr95", "aupr")
+
+
+def measured(name: str, directory: Path) -> dict[str, Any]:
+    """One run from nothing, and a second one by the command, as a user would."""
+    shutil.rmtree(directory, ignore_errors=True)
+    seconds: dict[str, float] = {}
+    os.chdir(ROOT)  # where recipes look for the data
+    recipe = read_recipe(ROOT / "recipes" / f"{name}.yaml")
+    started = time.monotonic()
+    done = run(recipe, directory, tell=lambda stage, what, took: seconds.update({stage: took}))
+    first = time.monotonic() - started
+    started = time.monotonic()
+    command = ["run", str(ROOT / "recipes" / f"{name}.yaml"), "--out", str(directory)]
+    call = [sys.executable, "-c", "from hydra_ensembles.cli.main import main; main()", *command]
+    told = subprocess.run(call, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert told.stderr.count("was done before") == len(done.stages)
+    return {
+        "seconds": {"first_run": round(first, 1), "second_run": round(time.monotonic() - started, 1)},
+        "seconds_by_stage": seconds,
+        "figures": {model: chosen(found["figures"]) for model, found in done.results["models"].items()},
+        "intervals": {model: chosen(found["intervals"]) for model, found in done.results["models"].items()},
+        "decisions": done.results["models"]["hydra"]["about"]["decisions"],
+    }
+
+
+def chosen(parts: dict[str, Any]) -> dict[str, Any]:
+    """The figures that the docs show."""
+    kept = {part: sets for part, sets in parts.items() if part != "diversity"}
+    wanted = (*ANSWERS, *SEPARATION)
+    return {
+        part: {
+            row: {m: round_off(value) for m, value in metrics.items() if m in wanted} for row, metrics in sets.items()
+        }
+        for part, sets in kept.items()
+    }
+
+
+def round_off(value: Any) -> Any:
+    return round(value, 5) if isinstance(value, float) else [round(one, 5) for one in value]
+
+
+def as_markdown() -> str:
+    """The table of docs/recipes.md."""
+    lines = [
+        "| | first run | second run | model | accuracy | NLL | ECE | average OOD AUROC |",
+        "|---|--:|--:|---|--:|--:|--:|--:|",
+    ]
+    for name in NAMES:
+        found = json.loads((RESULTS / "smoke" / f"{name}.json").read_text())
+        times = [f"{found['seconds'][run]:.0f} s" for run in ("first_run", "second_run")]
+        for model, parts in found["figures"].items():
+            answers, ood = parts["answers"]["id_test"], parts["ood/msp"]["average"]
+            figures = [f"{100 * answers['accuracy']:.1f} %", f"{answers['nll']:.3f}", f"{100 * answers['ece']:.1f} %"]
+            lines.append(f"| {' | '.join([f'`{name}`', *times, model, *figures, format(100 * ood['auroc'], '.1f')])} |")
+            name, times = "", ["", ""]
+    return "\n".join(line.replace("| `` |", "| |") for line in lines)
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(THREADS)
+    for name in sys.argv[1:] or NAMES:
+        found = measured(name, KEPT / name)
+        packages = ["timm", "transformers", "torchmetrics", "torch-uncertainty"]
+        write_results(f"smoke/{name}", {**found, "provenance": provenance(packages=packages, recipe=name)})
+    print(as_markdown())
+
+
+if __name__ == "__main__":
+    main()

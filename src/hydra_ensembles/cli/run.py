@@ -1,0 +1,130 @@
+"""`hydra-ens run`: a recipe from a pre-trained model to an evaluated hydra."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hydra_ensembles.cli.options import OptionError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hydra_ensembles.pipeline.plan import Estimate
+
+
+def run(
+    recipe: Annotated[
+        Path | None, typer.Argument(metavar="[RECIPE.yaml]", help="What to do; see docs/recipes.md.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A directory instead of the recipe's.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan, its cost and time, and do nothing.")
+    ] = False,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Run a recipe; stages that are done are passed over, a killed run goes on where it was.
+
+    Example:  hydra-ens run recipes/text-smoke.yaml --dry-run
+    """
+    from rich.console import Console
+
+    from hydra_ensembles.pipeline import RunRecipe, planned, read_recipe
+    from hydra_ensembles.pipeline import run as run_recipe
+
+    console, aside = Console(), Console(stderr=True)
+    if schema:
+        typer.echo(json.dumps(RunRecipe.model_json_schema(), indent=1))
+        return
+    if recipe is None:
+        raise OptionError("name a recipe: hydra-ens run RECIPE.yaml")
+    settings = read_recipe(recipe)
+    if dry_run:
+        from hydra_ensembles.pipeline.plan import estimates
+        from hydra_ensembles.pipeline.running import output_of
+
+        with aside.status("reading data and measuring one forward"):
+            found = estimates(settings, planned(settings, out))
+        if as_json:
+            typer.echo(json.dumps([vars(one) for one in found], indent=1))
+        else:
+            console.print(_plan(found, settings.name, str(output_of(settings, out))))
+        return
+
+    looking = aside.status("looking at data and model")
+
+    def tell(name: str, what: str, seconds: float) -> None:
+        looking.stop()  # a bar of the stage may come now
+        taken = "" if what == "started" else f"  {seconds:.1f} s"
+        aside.print(f"{name:<20} {what}{taken}", highlight=False)
+
+    with looking:
+        done = run_recipe(settings, out, until=until, tell=tell)
+    if "results" not in done.stages:
+        console.print(f"stopped after '{until}'; its files are in {done.stages[until or '']}", soft_wrap=True)
+        return
+    if as_json:
+        typer.echo(json.dumps(done.results, indent=1))
+        return
+    from hydra_ensembles.cli.figures import figures_table
+
+    console.print(figures_table(done.results["models"]))
+    console.print(f"wrote {done.directory}  (hydra/, results.json, stages/)", highlight=False, soft_wrap=True)
+
+
+def _plan(found: "list[Estimate]", name: str, output: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=f"{name} -> {output}", title_justify="left")
+    for column, justify in (
+        ("stage", "left"),
+        ("", "left"),
+        ("reads", "left"),
+        ("forwards", "right"),
+        ("mult-adds", "right"),
+        ("about", "right"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for one in found:
+        state = "done" if one.is_done else "to do"
+        cost = (
+            (f"{one.forwards:,.0f}", f"{one.mult_adds / 1e12:,.2f} T", _time(one.seconds))
+            if one.forwards
+            else ("", "", "")
+        )
+        table.add_row(one.name, state, _read(one.reads), *cost)
+    left = [one for one in found if not one.is_done]
+    total = sum(one.seconds for one in left)
+    table.add_section()
+    table.add_row(
+        "left to do",
+        "",
+        "",
+        f"{sum(o.forwards for o in left):,.0f}",
+        f"{sum(o.mult_adds for o in left) / 1e12:,.2f} T",
+        _time(total),
+    )
+    table.caption = "forwards of the whole backbone on one input; times from one measured forward on this machine"
+    return table
+
+
+def _read(splits: tuple[str, ...]) -> str:
+    from hydra_ensembles.pipeline.splits import is_test
+
+    names = [name for name in splits if not is_test(name)]
+    return ", ".join([*names, "tests"] if len(names) < len(splits) else names)
+
+
+def _time(seconds: float) -> str:
+    """A time that a person reads.
+
+    >>> _time(95), _time(4000)
+    ('1 min 35 s', '1 h 6 min')
+    """
+    minutes, hours = int(seconds) // 60, int(seconds) // 3600
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds) % 60} s" if minutes else f"{seconds:.0f} s"

@@ -1,0 +1,93 @@
+"""What can be wrong is looked for before hours of work: shapes, labels, shifts, budgets, rows that are shared."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hydra_ensembles.backbones.references import load_model, settings_for_classes
+from hydra_ensembles.data import Batches, DataError
+from hydra_ensembles.data.loading import labels_for
+from hydra_ensembles.errors import HydraError
+from hydra_ensembles.evaluation import Protocol
+from hydra_ensembles.evaluation.shift import parse_shift
+from hydra_ensembles.heads import HeadSet
+from hydra_ensembles.members.recipes import Recipe
+from hydra_ensembles.pipeline.recipe import RunRecipe
+from hydra_ensembles.pipeline.splits import Splits
+from hydra_ensembles.uncertainty.known_rows import rank_of
+
+
+class RecipeMismatch(HydraError):
+    """A recipe that does not fit its model or its data."""
+
+
+def check_fits(recipe: RunRecipe, splits: Splits) -> None:
+    """Does the recipe fit the shape of its model, and do its sets fit the model and each other?"""
+    reference = recipe.backbone.model
+    settings: dict[str, Any] = {**settings_for_classes(reference, recipe.backbone.classes)}
+    model = load_model(reference, weights=False, **settings)
+    check_heads(recipe, model)
+    batches = {name: _prepared(splits, name, model) for name in splits.references}
+    for shift in recipe.data.shifts:
+        parse_shift(shift, splits.rows("id_test").kind)
+    if recipe.decisions is not None:
+        check_promise(recipe, batches)
+    Protocol(
+        batches["id_test"],
+        {name: batches[f"near/{name}"] for name in recipe.data.near},
+        {name: batches[f"far/{name}"] for name in recipe.data.far},
+        id_val=batches["id_val"],
+        ood_val=batches.get("ood_val"),
+        id_train=batches.get("train"),
+        allow_seen=recipe.data.allow_seen,
+    )
+
+
+def check_heads(recipe: RunRecipe, model: nn.Module) -> None:
+    """Can the members keep so many heads behind the trunk, and can so many blocks be trained?"""
+    heads = HeadSet.all(model)
+    depth = min(len(layers) for layers in heads.kept)
+    members = recipe.members
+    if members.trunk >= depth:
+        raise RecipeMismatch(
+            f"members.trunk {members.trunk}: the model has {depth} blocks, and one at least must branch"
+        )
+    behind = sum(head.layer >= members.trunk for head in heads)
+    if not members.keep < behind:
+        raise RecipeMismatch(
+            f"members.keep {members.keep}: there are {behind} heads behind the trunk, and one at least must go"
+        )
+    for section, training in (("backbone.finetune", recipe.backbone.finetune), ("finetuning", recipe.finetuning)):
+        if training is not None:
+            trained: Recipe = training.settings(recipe.seed)
+            if (trained.train_last_blocks or 0) > depth or trained.freeze_blocks > depth:
+                asked = trained.train_last_blocks or trained.freeze_blocks
+                raise RecipeMismatch(
+                    f"{section}: recipe '{training.recipe}' speaks of {asked} blocks, the model has {depth}; set "
+                    "train_last_blocks or freeze_blocks"
+                )
+
+
+def check_promise(recipe: RunRecipe, batches: dict[str, Batches]) -> None:
+    """Are there rows enough for the coverage that is promised?"""
+    assert recipe.decisions is not None
+    split = "id_cal" if "id_cal" in batches else "id_val"
+    rows = batches[split].num_rows
+    left = rows if recipe.decisions.temperature == "none" else rows // 2
+    if rank_of(recipe.decisions.coverage, left + 1) > left:
+        raise RecipeMismatch(
+            f"decisions.coverage {recipe.decisions.coverage} cannot be promised from {left} rows (those of "
+            f"data.{split} that the temperature does not use); give more rows"
+        )
+
+
+def _prepared(splits: Splits, name: str, model: nn.Module) -> Batches:
+    try:
+        rows = splits.rows(name)
+        batches = splits.batches(name, model, rows)
+        if name in ("train", "id_val", "id_cal", "id_test") and labels_for(model, rows) is None:
+            raise DataError(f"{Path(rows.where).name} has no labels; name their column with data.label")
+    except DataError as error:
+        raise DataError(f"data.{name.replace('/', '.')}: {error}") from None
+    return batches

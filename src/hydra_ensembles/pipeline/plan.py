@@ -1,0 +1,114 @@
+"""What a run will cost: forwards of the backbone by stage, and from one measured forward, time.
+
+Shapes: T tokens.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hydra_ensembles.backbones import Backbone, family_of
+from hydra_ensembles.evaluation.latency import sample_inputs
+from hydra_ensembles.heads import HeadSet, hydra_cost, single_cost
+from hydra_ensembles.heads.cost import DEFAULT_TEXT_TOKENS
+from hydra_ensembles.pipeline.recipe import RunRecipe
+from hydra_ensembles.pipeline.running import Planned
+from hydra_ensembles.pipeline.splits import Splits
+from hydra_ensembles.pipeline.stages import load_backbone
+
+BACKWARD = 3
+"""A step of training costs about three forwards."""
+SEARCH_SHARE = {"plain": 1.0, "fast": 0.45, "lazy": 0.12}
+"""Of Algorithm 1's block forwards: measured in benchmarks/results/search.json, rounded up."""
+_MEASURED = 32
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a stage is expected to cost."""
+
+    name: str
+    is_done: bool
+    reads: tuple[str, ...]
+    forwards: float
+    """Of the whole backbone, on one input."""
+    mult_adds: float
+    seconds: float
+
+
+def estimates(recipe: RunRecipe, plan: list[Planned]) -> list[Estimate]:
+    """By stage, from the sizes of the sets, the shape of the model and one measured forward."""
+    model, splits = load_backbone(recipe), Splits(recipe.data, Path())
+    rows = {name: len(splits.rows(name)) for name in splits.references}
+    tokens = min(recipe.data.max_tokens or DEFAULT_TEXT_TOKENS, DEFAULT_TEXT_TOKENS)
+    mult_adds, seconds = single_cost(Backbone.of(model), text_tokens=tokens).mult_adds, seconds_a_forward(model, tokens)
+    found = []
+    for one in plan:
+        forwards = _forwards(one.stage.name, recipe, model, rows)
+        costs = (forwards, forwards * mult_adds, forwards * seconds)
+        found.append(Estimate(one.stage.name, one.kept.is_done, one.stage.reads, *costs))
+    return found
+
+
+@torch.inference_mode()
+def seconds_a_forward(model: nn.Module, tokens: int) -> float:
+    """The time of the model's own forward of a few inputs, divided by their number; the best of five."""
+    inputs: Any = sample_inputs(model, _MEASURED)
+    if isinstance(inputs, torch.Tensor) and not inputs.is_floating_point():
+        inputs = torch.ones(_MEASURED, tokens, dtype=torch.int64)
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        family_of(model).own_forward(model, inputs)
+        times.append(time.perf_counter() - started)
+    return min(times) / _MEASURED
+
+
+def _forwards(stage: str, recipe: RunRecipe, model: nn.Module, rows: dict[str, int]) -> float:
+    if stage == "base":
+        return _training(recipe.backbone.finetune, recipe, rows)
+    if stage.startswith("ranking-") or (stage == "members" and recipe.members.how == "joint"):
+        return _searching(recipe, model, rows) * (recipe.members.number if stage == "members" else 1)
+    if stage.startswith("member-") and recipe.finetuning is not None:
+        return _training(recipe.finetuning, recipe, rows)
+    tested = rows["id_test"] * (1 + len(recipe.data.shifts))
+    tested += sum(number for name, number in rows.items() if name.startswith(("near/", "far/")))
+    if stage == "decisions":
+        return _hydra_share(recipe, model) * rows.get("id_cal", rows["id_val"])
+    if stage == "evaluation-base":
+        return tested + (rows.get("train", rows["id_val"]) if recipe.evaluation.detectors else 0)
+    if stage == "evaluation-members":
+        return tested * recipe.members.number
+    return tested * _hydra_share(recipe, model) if stage == "evaluation-hydra" else 0.0
+
+
+def _training(training: Any, recipe: RunRecipe, rows: dict[str, int]) -> float:
+    settings = training.settings(recipe.seed)
+    steps = settings.steps or -(-rows["train"] // settings.batch_size) * settings.epochs
+    epochs = max(1, steps * settings.batch_size // rows["train"])
+    looks = steps // settings.evaluate_every if settings.evaluate_every else epochs
+    return float(BACKWARD * steps * settings.batch_size + looks * rows["id_val"])
+
+
+def _searching(recipe: RunRecipe, model: nn.Module, rows: dict[str, int]) -> float:
+    used = sum(min(rows[name], recipe.ranking.rows or rows[name]) for name in ("id_val", "ood_val") if name in rows)
+    heads = sum(head.layer >= recipe.members.trunk for head in HeadSet.all(model))
+    if recipe.ranking.method != "circuit":
+        return float(BACKWARD * min(rows.get("train", rows["id_val"]), recipe.ranking.rows or 10**12))
+    candidates = range(heads, recipe.members.keep, -1)
+    return SEARCH_SHARE[recipe.ranking.search] * sum(candidates) * used
+
+
+def _hydra_share(recipe: RunRecipe, model: nn.Module) -> float:
+    """Multiply-adds of the hydra over those of the backbone, with heads taken out evenly."""
+    backbone = Backbone.of(model)
+    full = HeadSet.all(model)
+    trunk, left = recipe.members.trunk, recipe.members.keep
+    spread = [head for head in full if head.layer >= trunk]
+    gone = spread[:: max(1, len(spread) // max(1, len(spread) - left))][: len(spread) - left]
+    keeps = [full.without(gone)] * recipe.members.number
+    return hydra_cost(backbone, keeps, trunk, recipe.fusion.last_block).mult_adds / single_cost(backbone).mult_adds

@@ -1,0 +1,177 @@
+"""A recipe: one file that names backbone, data, ranking, members, fine-tuning, fusion, decisions and evaluation.
+
+The classes are the file's sections and its JSON schema; what is not known is refused.
+"""
+
+from dataclasses import MISSING, fields, replace
+from typing import Any, Literal, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from hydra_ensembles.members import RECIPES
+from hydra_ensembles.members.recipes import FineTuningError, Recipe
+
+Objective = Literal["acc", "ood", "avg"]
+Score = Literal["msp", "entropy", "mutual_information", "energy", "max_logit"]
+
+
+class Section(BaseModel):
+    """A part of the file; keys that are not known are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class TrainingBase(Section):
+    """A fine-tuning recipe of the library by its name, and what is to be otherwise."""
+
+    recipe: Literal[tuple(RECIPES)] = Field(description="One of the paper's recipes.")  # type: ignore[valid-type]
+
+    def settings(self, seed: int) -> Recipe:
+        """The recipe with its changes."""
+        changes = {name: value for name, value in self.model_dump(exclude={"recipe"}).items() if value is not None}
+        if "epochs" in changes or "steps" in changes:
+            changes = {"epochs": None, "steps": None, **changes}
+        try:
+            return replace(RECIPES[self.recipe], **{"seed": seed, **changes})
+        except FineTuningError as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TrainingBase":
+        self.settings(0)
+        return self
+
+
+def _optional_fields() -> dict[str, Any]:
+    """Every setting of a fine-tuning recipe, none of them required."""
+    types, left_out = get_type_hints(Recipe), ("name", "learning_rate_grid", "seed")
+    known = [field.name for field in fields(Recipe) if field.name not in left_out]
+    assert all(field.default is not MISSING or field.name in ("name", "learning_rate") for field in fields(Recipe))
+    return {name: (types[name] | None, None) for name in known}
+
+
+Training: Any = create_model("Training", __base__=TrainingBase, __doc__=TrainingBase.__doc__, **_optional_fields())
+
+
+class BackboneSection(Section):
+    """The model to start from."""
+
+    model: str = Field(description="A reference, as for `hydra-ens inspect`; ${VAR} and ${VAR:-otherwise} expand.")
+    classes: int | None = Field(default=None, ge=2, description="Classes of a model that has no classifier yet.")
+    finetune: Training | None = Field(default=None, description="Train the whole model first.")
+
+
+class DataSection(Section):
+    """The data sets, by what they may be used for. `[:3000]` behind a reference chooses rows."""
+
+    train: str | None = Field(default=None, description="Known inputs with labels, for training.")
+    id_val: str = Field(description="Known inputs with labels, to choose heads and to stop early.")
+    ood_val: str | None = Field(default=None, description="Unknown inputs to choose heads with; never a test set.")
+    id_cal: str | None = Field(
+        default=None, description="Known inputs for temperature, threshold and sets; else id_val."
+    )
+    id_test: str = Field(description="Known inputs with labels, for evaluation alone.")
+    near: dict[str, str] = Field(default_factory=dict, description="Unknown inputs much like known ones, by name.")
+    far: dict[str, str] = Field(default_factory=dict, description="Unknown inputs of another kind, by name.")
+    shifts: list[str] = Field(default_factory=list, description="Corruptions of id_test, as gaussian_noise/3.")
+    batch_size: int = Field(default=64, ge=1, description="Inputs at a time, but for training.")
+    max_tokens: int | None = Field(default=None, ge=1, description="Cut texts at so many tokens.")
+    first_size: int | None = Field(default=None, ge=1, description="Bring every image to this size first.")
+    augment: Literal["none", "flip", "crop", "resized-crop"] = Field(default="none", description="Of training images.")
+    text: str | list[str] | None = Field(
+        default=None, description="The column with texts, where it is not found by itself."
+    )
+    image: str | None = Field(default=None, description="The column with images.")
+    label: str | None = Field(default=None, description="The column with labels, of sets that have them.")
+    allow_seen: bool = Field(default=False, description="Evaluate also on sets that were used to choose.")
+
+
+class RankingSection(Section):
+    """In which order heads can go."""
+
+    method: Literal["circuit", "taylor", "taylor-global"] = "circuit"
+    objectives: list[Objective] = Field(default=["acc", "ood", "avg"], min_length=1, description="A circuit for each.")
+    search: Literal["fast", "lazy", "plain"] = "fast"
+    rows: int | None = Field(
+        default=None, ge=1, description="Rows of each validation set to search with; all by default."
+    )
+    batch_size: int = Field(default=16, ge=1, description="Inputs at a time; a lazy search looks at batch after batch.")
+
+
+class MembersSection(Section):
+    """From rankings to members."""
+
+    keep: int = Field(ge=0, description="Heads a member keeps in all; with a trunk, behind it.")
+    number: int = Field(default=3, ge=1, description="How many members.")
+    how: Literal["objectives", "sample", "calibration", "joint"] = "objectives"
+    trunk: int = Field(default=0, ge=0, description="Leading blocks that all members share, with all their heads.")
+    pool: int | None = Field(default=None, ge=1, description="Of 'sample': how many heads of the ranking may go.")
+
+
+class FusionSection(Section):
+    """From members to one network."""
+
+    mlp: Literal["average", "grouped"] = "average"
+    last_block: Literal["read", "full"] = "read"
+
+
+class DecisionsSection(Section):
+    """What is fitted after training, so that the model can say that it does not know."""
+
+    temperature: Literal["ensemble", "members", "none"] = "ensemble"
+    score: Score = "msp"
+    accept: float = Field(default=0.95, gt=0, le=1, description="The share of known inputs not called unknown.")
+    coverage: float = Field(default=0.9, gt=0, lt=1, description="How often a prediction set holds the right label.")
+    sets: Literal["thr", "aps"] = "thr"
+
+
+class EvaluationSection(Section):
+    """What is evaluated, and how."""
+
+    models: list[Literal["base", "members", "hydra"]] = Field(default=["base", "members", "hydra"], min_length=1)
+    detectors: bool = Field(default=False, description="KNN, Mahalanobis and ViM on the base model.")
+    score: Score = Field(default="msp", description="The score whose figures get intervals.")
+    resamples: int = Field(default=1000, ge=0, description="Of the bootstrap; 0 for no intervals.")
+
+
+class RunRecipe(Section):
+    """One run, from a pre-trained model to an evaluated hydra."""
+
+    name: str = Field(pattern=r"^[\w.-]+$")
+    seed: int = Field(default=0, ge=0)
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; all by default.")
+    output: str | None = Field(default=None, description="A directory; runs/NAME by default.")
+    backbone: BackboneSection
+    data: DataSection
+    ranking: RankingSection = RankingSection()
+    members: MembersSection
+    finetuning: Training | None = Field(default=None, description="Of the members; without it they stay as pruned.")
+    fusion: FusionSection = FusionSection()
+    decisions: DecisionsSection | None = DecisionsSection()
+    evaluation: EvaluationSection = EvaluationSection()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "RunRecipe":
+        ranking, members, data = self.ranking, self.members, self.data
+        if ranking.method == "circuit":
+            wanted = {"objectives": members.number, "sample": 1, "joint": 1}.get(members.how)
+            if wanted is None:
+                raise ValueError("members.how 'calibration' takes Taylor rankings; set ranking.method to 'taylor'")
+            if len(ranking.objectives) != wanted:
+                raise ValueError(
+                    f"members.how '{members.how}' with {members.number} members takes {wanted} objectives, "
+                    f"found {len(ranking.objectives)}"
+                )
+            if data.ood_val is None and set(ranking.objectives) != {"acc"}:
+                raise ValueError("the objectives 'ood' and 'avg' need data.ood_val")
+        elif members.how not in ("calibration", "sample"):
+            raise ValueError(f"a Taylor ranking takes members.how 'calibration' or 'sample', found '{members.how}'")
+        elif members.how == "sample" and ranking.method == "taylor":
+            raise ValueError("a Taylor ranking per layer holds at its own budget; draw from method 'taylor-global'")
+        if data.train is None and (self.finetuning is not None or self.backbone.finetune is not None):
+            raise ValueError("fine-tuning needs data.train")
+        names = [*data.near, *data.far]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two OOD sets are called '{twice}'; give each its own name")
+        return self

@@ -1,0 +1,131 @@
+"""Splits: the data sets of a recipe by what they may be used for. A stage can open those alone that it declares."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hydra_ensembles.backbones.references import expand
+from hydra_ensembles.data import Batches, Rows, batches_for, open_data
+from hydra_ensembles.data.opening import split_range
+from hydra_ensembles.errors import HydraError
+from hydra_ensembles.pipeline.recipe import DataSection
+
+CHOOSING = ("train", "id_val", "ood_val", "id_cal")
+"""What may be used to train, to choose and to fit; every other split is a test."""
+
+
+class SplitError(HydraError):
+    """A stage that asks for data it must not see."""
+
+
+def is_test(split: str) -> bool:
+    """Is a split for evaluation alone?"""
+    return split not in CHOOSING
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The data of a recipe; `only` gives a stage its own view."""
+
+    data: DataSection
+    memory: Path
+    """A file that remembers the hashes of files that have not changed since."""
+    allowed: frozenset[str] | None = None
+
+    def only(self, *names: str) -> "Splits":
+        """The same data, but no other splits than these."""
+        return Splits(self.data, self.memory, frozenset(names))
+
+    @property
+    def references(self) -> dict[str, str]:
+        """Every split that the recipe names: `train`, `id_val`, ..., `near/NAME`, `far/NAME`."""
+        data = self.data
+        named = {name: getattr(data, name) for name in (*CHOOSING, "id_test")}
+        groups = {
+            f"{group}/{name}": reference
+            for group in ("near", "far")
+            for name, reference in getattr(data, group).items()
+        }
+        return {name: reference for name, reference in (named | groups).items() if reference is not None}
+
+    def rows(self, name: str) -> Rows:
+        """The rows of a split."""
+        return open_data(self._reference(name), **self._columns(name))
+
+    def batches(self, name: str, model: nn.Module, rows: Rows | None = None, **options: Any) -> Batches:
+        """A split as a model takes it; unknown inputs go without labels."""
+        data = self.data
+        prepared = {"max_tokens": data.max_tokens, "first_size": data.first_size, "batch_size": data.batch_size}
+        given = {key: value for key, value in (prepared | options).items() if value is not None}
+        return batches_for(model, rows or self.rows(name), labels=_has_labels(name), **given)
+
+    def digest(self, name: str) -> str:
+        """A hash of a split's content and of how it is prepared; files that have not changed are not read again."""
+        reference = self._reference(name)
+        about = [reference, self._columns(name), _stamp(expand(reference))]
+        key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+        known = _read(self.memory)
+        if key not in known or about[-1] is None:
+            known[key] = self.rows(name).digest
+            self.memory.parent.mkdir(parents=True, exist_ok=True)
+            self.memory.write_text(json.dumps(known, indent=1) + "\n")
+        prepared = [known[key], self.data.max_tokens, self.data.first_size, self.data.batch_size]
+        return hashlib.sha256(json.dumps(prepared).encode()).hexdigest()[:16]
+
+    def _reference(self, name: str) -> str:
+        if self.allowed is not None and name not in self.allowed:
+            raise SplitError(
+                f"this stage may not read '{name}'; it declares {', '.join(sorted(self.allowed)) or 'none'}"
+            )
+        if name not in self.references:
+            raise SplitError(f"the recipe names no '{name}'; it names {', '.join(self.references)}")
+        return self.references[name]
+
+    def _columns(self, name: str) -> dict[str, Any]:
+        data = self.data
+        named = {"text": data.text, "image": data.image, "label": data.label if _has_labels(name) else False}
+        return {key: value for key, value in named.items() if value is not None}
+
+
+def _has_labels(name: str) -> bool:
+    return name != "ood_val" and not name.startswith(("near/", "far/"))
+
+
+def _stamp(reference: str) -> list[list[Any]] | None:
+    """Names, sizes and times of the files behind a reference; None where they are not simply files."""
+    path = Path(split_range(reference)[0])
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted(found for found in path.rglob("*") if found.is_file())
+    else:
+        return None
+    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def files_digest(files: list[Path], memory: Path) -> str:
+    """A hash of whole files, remembered likewise."""
+    stamps = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    key = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
+    known = _read(memory)
+    if key not in known:
+        hasher = hashlib.sha256()
+        for file in files:
+            hasher.update(file.name.encode())
+            with file.open("rb") as opened:
+                hasher.update(hashlib.file_digest(opened, "sha256").digest())
+        known[key] = hasher.hexdigest()[:16]
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        memory.write_text(json.dumps(known, indent=1) + "\n")
+    return known[key]
+
+
+def _read(memory: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(memory.read_text()))
+    except (OSError, ValueError):
+        return {}

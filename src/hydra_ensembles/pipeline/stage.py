@@ -1,0 +1,120 @@
+"""A stage: one step of a run, kept in a directory named by the hash of everything that it depends on."""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hydra_ensembles import __version__
+from hydra_ensembles.optional import version_of
+from hydra_ensembles.pipeline.recipe import RunRecipe
+from hydra_ensembles.pipeline.splits import SplitError, Splits, is_test
+
+FORMAT = 1
+"""Part of every hash; raised when a stage does something else with the same settings."""
+_DONE = "provenance.json"
+_LIBRARIES = (
+    "timm",
+    "torchvision",
+    "transformers",
+    "open_clip",
+    "tokenizers",
+    "PIL",
+    "torchmetrics",
+    "torch_uncertainty",
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage is given to work with."""
+
+    recipe: RunRecipe
+    splits: Splits
+    """Only those that the stage declares."""
+    done: Mapping[str, Path]
+    """The directories of the stages that it comes after."""
+    directory: Path
+    shared: Path
+    """Scratch that runs share: corrupted images."""
+    progress: bool | None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is done, with which data, after which stages."""
+
+    name: str
+    work: Callable[[Work], None]
+    settings: Mapping[str, Any]
+    """What of the recipe it depends on, as JSON."""
+    reads: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    chooses: bool = True
+    """Does it train, choose or fit anything? Then it cannot read a test split."""
+
+    def __post_init__(self) -> None:
+        tests = [name for name in self.reads if is_test(name)]
+        if self.chooses and tests:
+            raise SplitError(f"stage '{self.name}' chooses something and so cannot read the test split '{tests[0]}'")
+
+    def key(self, recipe: RunRecipe, splits: Splits, keys: Mapping[str, str], backbone: str) -> str:
+        """A hash of everything that the result depends on."""
+        about = {
+            "format": FORMAT,
+            "stage": self.name,
+            "settings": dict(self.settings),
+            "data": {name: splits.only(*self.reads).digest(name) for name in self.reads},
+            "after": {name: keys[name] for name in self.after},
+            "backbone": backbone,
+            "seed": recipe.seed,
+        }
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The directory of a stage with a certain key."""
+
+    directory: Path
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        return (self.directory / _DONE).is_file()
+
+    def finish(self, stage: Stage, recipe: RunRecipe, started: float) -> None:
+        """Write down how the stage came about; only then it counts as done."""
+        about = {
+            **self.facts,
+            "stage": stage.name,
+            "settings": dict(stage.settings),
+            "seed": recipe.seed,
+            "dtype": "float32",
+            "versions": versions(),
+            "threads": torch.get_num_threads(),
+            "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "seconds": round(time.monotonic() - started, 2),
+        }
+        draft = self.directory / f".{_DONE}.draft"
+        draft.write_text(json.dumps(about, indent=1) + "\n")
+        draft.replace(self.directory / _DONE)
+
+    @property
+    def seconds(self) -> float:
+        """How long the stage took."""
+        return float(json.loads((self.directory / _DONE).read_text())["seconds"])
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the libraries that are installed."""
+    found = {name: version_of(name) for name in ("torch", "numpy", *_LIBRARIES)}
+    known = {name: version for name, version in found.items() if version is not None}
+    return {"python": platform.python_version(), "hydra_ensembles": __version__} | known

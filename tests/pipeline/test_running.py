@@ -1,0 +1,262 @@
+"""A recipe runs to the end, once; what is done is not done again; a killed run goes on to the same result."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from hydra_ensembles import Hydra
+from hydra_ensembles.pipeline import SplitError, Splits, parse_recipe, planned, read_recipe, run
+from hydra_ensembles.pipeline.splits import CHOOSING
+from hydra_ensembles.pipeline.stage import Kept, Stage
+from hydra_ensembles.pipeline.stages import stages_of
+from hydra_ensembles.store import tensors_digest
+from kitchen import RECIPE, pictures
+
+STAGES = ["base", "ranking-acc", "ranking-avg", "members", "member-0", "member-1", "fusion", "decisions",
+          "evaluation-base", "evaluation-members", "evaluation-hydra", "results"]  # fmt: skip
+
+
+def told_by(recipe, output, **options):
+    told = {}
+    done = run(recipe, output, tell=lambda name, what, _: told.update({name: what}), progress=False, **options)
+    return done, told
+
+
+def figures(done):
+    """Everything that a run found out, to the bit."""
+    hydra = Hydra.load(done.directory / "hydra")
+    return done.results["models"], done.results["compared"], tensors_digest(hydra.state_dict().items()), hydra.fitted
+
+
+@pytest.fixture(scope="session")
+def finished(ingredients, tmp_path_factory):
+    """One undisturbed run that several tests look at; they must not change it."""
+    place, before = tmp_path_factory.mktemp("finished"), Path.cwd()
+    shutil.copytree(ingredients, place, dirs_exist_ok=True)
+    os.chdir(place)
+    try:
+        done, told = told_by(parse_recipe(yaml.safe_dump(RECIPE)), place / "out")
+    finally:
+        os.chdir(before)
+    return place, done, told
+
+
+def test_a_recipe_runs_to_the_end(finished):
+    _, done, told = finished
+    assert told == dict.fromkeys(STAGES, "done")
+    assert json.loads((done.directory / "results.json").read_text()) == done.results
+    models = done.results["models"]
+    assert list(models) == ["base", "members", "hydra"]
+    for found in models.values():
+        assert set(found["figures"]["ood/msp"]) == {"close", "away", "near", "far", "average"}
+        assert set(found["figures"]["answers"]) == {"id_test", "brightness-2", "shifts"}
+    assert models["hydra"]["about"]["members"] == 2
+    assert set(models["hydra"]["about"]["fitted"]) == {"temperature", "ood", "conformal"}
+    assert set(done.results["compared"]) == {"members minus base", "hydra minus base"}
+    hydra = Hydra.load(done.directory / "hydra")
+    assert hydra.provenance["chosen_with"] == [{"source": "oodval.npz"}]
+    assert [len(list(heads)) for heads in hydra.heads] == [9, 9]
+
+
+def test_a_second_run_does_nothing(finished, monkeypatch):
+    place, done, _ = finished
+    monkeypatch.chdir(place)
+    before = {path: path.stat().st_mtime_ns for path in done.directory.rglob("*") if path.is_file()}
+    again, told = told_by(parse_recipe(yaml.safe_dump(RECIPE)), place / "out")
+    assert set(told.values()) == {"was done before"}
+    assert before == {path: path.stat().st_mtime_ns for path in done.directory.rglob("*") if path.is_file()}
+    assert figures(again) == figures(done)
+
+
+def test_every_artefact_says_how_it_came_about(finished):
+    _, done, _ = finished
+    for name, directory in done.stages.items():
+        about = json.loads((directory / "provenance.json").read_text())
+        assert about["stage"] == name
+        assert about["seed"] == RECIPE["seed"]
+        assert about["versions"]["torch"]
+        assert about["versions"]["hydra_ensembles"]
+        assert about["dtype"] == "float32"
+        assert directory.name == f"{name}-{about['key']}"
+        assert len(about["recipe_hash"]) == 16
+        stage = next(one for one in stages_of(parse_recipe(yaml.safe_dump(RECIPE))) if one.name == name)
+        assert set(about["data"]) == set(stage.reads)
+        assert set(about["after"]) == set(stage.after)
+
+
+CHANGES = {
+    "data__id_test": ("test.npz[:12]", {"evaluation-base", "evaluation-members", "evaluation-hydra", "results"}),
+    "decisions__accept": (0.5, {"decisions", "evaluation-hydra", "results"}),
+    "fusion": ({"mlp": "grouped"}, {"fusion", "decisions", "evaluation-hydra", "results"}),
+    "finetuning__learning_rate": (0.02, set(STAGES[4:]) - {"evaluation-base"}),
+    "ranking__search": ("plain", set(STAGES[1:]) - {"evaluation-base"}),
+    "data__ood_val": ("oodval.npz[:8]", set(STAGES[1:])),
+    "seed": (4, set(STAGES)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_only_what_depends_on_a_change_is_done_again(finished, kitchen, change):
+    place, _, _ = finished
+    value, expected = CHANGES[change]
+    os.chdir(place)
+    recipe = read_recipe(kitchen.recipe(**{change: value}))
+    assert {one.stage.name for one in planned(recipe, place / "out") if not one.kept.is_done} == expected
+
+
+def test_other_content_under_the_same_name_is_noticed(finished, tmp_path, monkeypatch):
+    place, _, _ = finished
+    shutil.copytree(place, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    recipe = parse_recipe(yaml.safe_dump(RECIPE))
+    np.savez("near.npz", **pictures(99, 12))
+    changed = {one.stage.name for one in planned(recipe, "out") if not one.kept.is_done}
+    assert changed == {"evaluation-base", "evaluation-members", "evaluation-hydra", "results"}
+
+
+@pytest.mark.parametrize("moment", ["in the middle", "before it is marked as done"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_killed_in_any_stage_goes_on_to_the_same_result(finished, kitchen, stage, moment):
+    place, undisturbed, _ = finished
+    recipe, out = read_recipe(kitchen.recipe()), kitchen.place / "out"
+    # The stages before are taken over as they are: the kill is what this is about.
+    for name in STAGES[: STAGES.index(stage)]:
+        kept = Path("stages") / undisturbed.stages[name].name
+        shutil.copytree(place / "out" / kept, out / kept)
+    seconds = json.loads((undisturbed.stages[stage] / "provenance.json").read_text())["seconds"]
+
+    def killed_run():
+        if moment == "in the middle":
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+
+            def tell(name, what, _):
+                if (name, what) == (stage, "started"):
+                    signal.setitimer(signal.ITIMER_REAL, max(0.01, seconds / 2))
+        else:
+            tell = None
+            finish = Kept.finish
+
+            def finish_or_die(kept, done, *arguments):
+                if done.name == stage:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                finish(kept, done, *arguments)
+
+            Kept.finish = finish_or_die
+        run(recipe, out, until=stage, tell=tell, progress=False)
+
+    child = multiprocessing.get_context("fork").Process(target=killed_run)
+    child.start()
+    child.join(timeout=120)
+    if moment != "in the middle":  # a timer may ring after a quick stage is over
+        assert child.exitcode == -signal.SIGKILL
+        assert not (out / "stages" / undisturbed.stages[stage].name / "provenance.json").exists()
+    again, told = told_by(recipe, out, until=stage)
+    assert all(told[name] == "was done before" for name in STAGES[: STAGES.index(stage)])
+    assert content(again.stages[stage]) == content(undisturbed.stages[stage])
+
+
+def content(directory):
+    """Every file that a stage left, but for times, and scratch of ours."""
+    found = {str(path.relative_to(directory)): path for path in directory.rglob("*") if path.is_file()}
+    return {
+        name: timeless(json.loads(path.read_text()))
+        if path.suffix == ".json"
+        else tensors_digest(sorted(load_file(path).items()))
+        for name, path in found.items()
+        if path.suffix in (".json", ".safetensors") and name != "provenance.json"
+    }
+
+
+def timeless(value):
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key != "seconds"}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+# No stage that chooses anything can read a test split.
+
+VARIANTS = [
+    {},
+    {"decisions": None},
+    {"data__id_cal": None},
+    {"finetuning": None},
+    {"backbone__finetune": None},
+    {"members__how": "joint", "ranking__objectives": ["avg"]},
+    {"members__how": "sample", "ranking__objectives": ["avg"]},
+    {"members__how": "calibration", "ranking__method": "taylor"},
+    {"members__how": "calibration", "ranking__method": "taylor-global", "data__train": None,
+     "finetuning": None, "backbone__finetune": None},
+    {"evaluation__detectors": True, "evaluation__models": ["base"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_no_stage_that_chooses_declares_a_test_split(kitchen, changes):
+    stages = stages_of(read_recipe(kitchen.recipe(**changes)))
+    for stage in stages:
+        if stage.chooses:
+            assert set(stage.reads) <= set(CHOOSING)
+    assert all(stage.name.startswith(("evaluation-", "results")) for stage in stages if not stage.chooses)
+    # What depends on an evaluation comes after every choice.
+    assert not any(name.startswith("evaluation-") for stage in stages if stage.chooses for name in stage.after)
+
+
+def test_a_stage_that_chooses_cannot_be_made_to_read_a_test_split():
+    for split in ("id_test", "near/yelp", "far/trec"):
+        with pytest.raises(SplitError, match=f"cannot read the test split '{split}'"):
+            Stage("greedy", lambda work: None, {}, ("id_val", split))
+
+
+def test_a_stage_opens_only_what_it_declares(kitchen):
+    splits = Splits(read_recipe(kitchen.recipe()).data, kitchen.place / "hashes.json").only("train", "id_val")
+    assert len(splits.rows("id_val")) == 12
+    for name in ("id_test", "near/close", "far/away", "ood_val"):
+        for read in (splits.rows, splits.digest):
+            with pytest.raises(SplitError, match="may not read"):
+                read(name)
+
+
+def test_while_a_stage_chooses_no_test_file_is_opened(kitchen):
+    quick = {"members__number": 1, "ranking__objectives": ["acc"], "data__shifts": [], "evaluation__resamples": 0}
+    recipe = read_recipe(kitchen.recipe(evaluation__models=["hydra"], **quick))
+    current, opened, is_watching = "", [], True
+
+    def watch(event, arguments):
+        if is_watching and event == "open" and isinstance(arguments[0], str | os.PathLike):
+            opened.append((current, Path(os.fspath(arguments[0])).name))
+
+    def tell(name, what, _):
+        nonlocal current
+        current = name if what == "started" else ""
+
+    sys.addaudithook(watch)
+    try:
+        run(recipe, kitchen.place / "out", tell=tell, progress=False)
+    finally:
+        is_watching = False
+    tests = {"test.npz", "near.npz", "far.npz"}
+    by_stage = {name: {file for stage, file in opened if stage == name} for name, _ in opened}
+    assert tests <= by_stage["evaluation-hydra"]  # the watch does see them where they may be read
+    assert "val.npz" in by_stage["ranking-acc"]
+    for name in ("base", "ranking-acc", "members", "member-0", "fusion", "decisions"):
+        assert not tests & by_stage.get(name, set()), name
+
+
+def test_other_test_sets_lead_to_the_same_hydra(finished, kitchen):
+    _, undisturbed, _ = finished
+    for seed, name in enumerate(("test", "near", "far")):
+        np.savez(f"{name}.npz", **pictures(50 + seed, 16))
+    recipe, out = read_recipe(kitchen.recipe()), kitchen.place / "out"
+    other, _ = told_by(recipe, out, until="decisions")
+    assert content(other.stages["decisions"]) == content(undisturbed.stages["decisions"])
+    evaluated = next(one for one in planned(recipe, out) if one.stage.name == "evaluation-hydra")
+    assert evaluated.kept.directory.name != undisturbed.stages["evaluation-hydra"].name
