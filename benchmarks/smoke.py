@@ -1,24 +1,31 @@
 """The two smoke recipes on real data, run from nothing and then again: how long, and what came out.
 
 Run: python benchmarks/smoke.py [text-smoke | vision-smoke]     (minutes each on 2 cores; needs the real data)
-Writes results/smoke/NAME.json, one for each recipe.
+     python benchmarks/smoke.py killed text-smoke                (after it: once more, killed once in every stage)
+Writes results/smoke/NAME.json, and results/smoke/NAME-killed.json.
 """
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from hydra_ensembles import Hydra
 from hydra_ensembles.pipeline import read_recipe, run
+from hydra_ensembles.store import tensors_digest
 from provenance import RESULTS, provenance, write_results
 from real_text import KEPT
 
 NAMES, THREADS = ("text-smoke", "vision-smoke"), 2
 ROOT = Path(__file__).parent.parent
+CALL = [sys.executable, "-c", "from hydra_ensembles.cli.main import main; main()"]
 ANSWERS, SEPARATION = ("accuracy", "nll", "brier", "ece", "aece", "aurc"), ("auroc", "fpr95", "aupr")
 
 
@@ -33,8 +40,7 @@ def measured(name: str, directory: Path) -> dict[str, Any]:
     first = time.monotonic() - started
     started = time.monotonic()
     command = ["run", str(ROOT / "recipes" / f"{name}.yaml"), "--out", str(directory)]
-    call = [sys.executable, "-c", "from hydra_ensembles.cli.main import main; main()", *command]
-    told = subprocess.run(call, capture_output=True, text=True)
+    told = subprocess.run([*CALL, *command], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     assert told.stderr.count("was done before") == len(done.stages)
     return {
@@ -43,6 +49,38 @@ def measured(name: str, directory: Path) -> dict[str, Any]:
         "figures": {model: chosen(found["figures"]) for model, found in done.results["models"].items()},
         "intervals": {model: chosen(found["intervals"]) for model, found in done.results["models"].items()},
         "decisions": done.results["models"]["hydra"]["about"]["decisions"],
+    }
+
+
+def killed_in_every_stage(name: str, undisturbed: Path, directory: Path) -> dict[str, Any]:
+    """The same recipe by the command, killed halfway through each stage that lasts, until it gets to the end."""
+    shutil.rmtree(directory, ignore_errors=True)
+    done = json.loads((RESULTS / "smoke" / f"{name}.json").read_text())["seconds_by_stage"]
+    command = [*CALL, "run", str(ROOT / "recipes" / f"{name}.yaml"), "--out", str(directory)]
+    killed: list[str] = []
+    runs = 0
+    while True:
+        runs += 1
+        running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert running.stderr is not None
+        for line in running.stderr:
+            stage, _, what = line.strip().partition(" ")
+            if what.strip() == "started" and stage not in killed:
+                killed.append(stage)
+                time.sleep(done[stage] / 2)
+                running.kill()
+                break
+        if running.wait() == 0:
+            break
+        assert running.returncode == -signal.SIGKILL, line
+    found, expected = (json.loads((place / "results.json").read_text()) for place in (directory, undisturbed))
+    hydras = [Hydra.load(place / "hydra") for place in (directory, undisturbed)]
+    same_weights = len({tensors_digest(hydra.state_dict().items()) for hydra in hydras}) == 1
+    return {
+        "killed_in": killed,
+        "runs": runs,
+        "same_figures": found["models"] == expected["models"] and found["compared"] == expected["compared"],
+        "same_hydra": same_weights and hydras[0].fitted == hydras[1].fitted,
     }
 
 
@@ -80,12 +118,15 @@ def as_markdown() -> str:
 
 
 def main() -> None:
-    import torch
-
     torch.set_num_threads(THREADS)
+    packages = ["timm", "transformers", "torchmetrics", "torch-uncertainty"]
+    if sys.argv[1:2] == ["killed"]:
+        for name in sys.argv[2:] or NAMES:
+            found = killed_in_every_stage(name, KEPT / name, KEPT / f"{name}-killed")
+            write_results(f"smoke/{name}-killed", {**found, "provenance": provenance(packages=packages, recipe=name)})
+        return
     for name in sys.argv[1:] or NAMES:
         found = measured(name, KEPT / name)
-        packages = ["timm", "transformers", "torchmetrics", "torch-uncertainty"]
         write_results(f"smoke/{name}", {**found, "provenance": provenance(packages=packages, recipe=name)})
     print(as_markdown())
 

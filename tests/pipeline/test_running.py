@@ -99,9 +99,17 @@ CHANGES = {
     "fusion": ({"mlp": "grouped"}, {"fusion", "decisions", "evaluation-hydra", "results"}),
     "finetuning__learning_rate": (0.02, set(STAGES[4:]) - {"evaluation-base"}),
     "ranking__search": ("plain", set(STAGES[1:]) - {"evaluation-base"}),
-    "data__ood_val": ("oodval.npz[:8]", set(STAGES[1:])),
+    "data__ood_val": ("oodval.npz[:8]", set(STAGES[2:])),  # accuracy does not look at it
     "seed": (4, set(STAGES)),
 }
+
+
+def test_another_objective_leaves_the_circuits_that_are_there(finished, kitchen):
+    place, _, _ = finished
+    os.chdir(place)
+    recipe = read_recipe(kitchen.recipe(ranking__objectives=["acc", "ood", "avg"], members__number=3))
+    done = [one.stage.name for one in planned(recipe, place / "out") if one.kept.is_done]
+    assert done == ["base", "ranking-acc", "ranking-avg", "evaluation-base"]
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -1,8 +1,8 @@
 """The two smoke recipes on real data and weights."""
 
 import pytest
-import smoke
 
+import smoke
 from hydra_ensembles.pipeline import Splits, read_recipe
 from hydra_ensembles.pipeline.checks import check_fits
 

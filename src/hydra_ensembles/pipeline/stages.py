@@ -4,7 +4,7 @@ Each is a function of its `Work`; `stages_of` says which of them a recipe has, w
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,10 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
         base = ("base",)
     rankings = []
     if recipe.members.how != "joint":
-        for name, work, reads in _rankings(recipe, chosen_with):
-            settings = {**ranking, "members": recipe.members.model_dump(), "of": name}
-            stages.append(Stage(name, work, settings, reads, base))
+        for name, work, more, reads in _rankings(recipe, chosen_with):
+            # What is ranked beside it does not matter: one more objective leaves the circuits that are there.
+            alone = recipe.ranking.model_dump(exclude={"objectives"}) | recipe.members.model_dump(exclude={"number"})
+            stages.append(Stage(name, work, {**alone, **more}, reads, base))
             rankings.append(name)
     stages.append(
         Stage(
@@ -92,14 +93,19 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
     return stages
 
 
-def _rankings(recipe: RunRecipe, chosen_with: tuple[str, ...]) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+def _rankings(
+    recipe: RunRecipe, chosen_with: tuple[str, ...]
+) -> Iterator[tuple[str, Callable[[Work], None], dict[str, Any], tuple[str, ...]]]:
+    """By ranking: its name, what is done, what it depends on besides the recipe's settings, and what it reads."""
     if recipe.ranking.method == "circuit":
         for objective in recipe.ranking.objectives:
-            yield f"ranking-{objective}", partial(rank_by_circuit, objective), chosen_with
+            reads = chosen_with if objective != "acc" else ("id_val",)
+            yield f"ranking-{objective}", partial(rank_by_circuit, objective), {"objective": objective}, reads
     else:
         number = recipe.members.number if recipe.members.how == "calibration" else 1
         for m in range(number):
-            yield f"ranking-{m}", partial(rank_by_taylor, m, number), (_calibration_split(recipe),)
+            sample = {"sample": m, "samples": number}
+            yield f"ranking-{m}", partial(rank_by_taylor, m, number), sample, (_calibration_split(recipe),)
 
 
 def _calibration_split(recipe: RunRecipe) -> str:
@@ -129,7 +135,7 @@ def rank_by_circuit(objective: str, work: Work) -> None:
     circuit_ranking(
         model,
         _searched(work, "id_val", model),
-        _searched(work, "ood_val", model) if work.recipe.data.ood_val is not None else None,
+        _searched(work, "ood_val", model) if objective != "acc" else None,
         objective,
         _to_remove(work.recipe, model),
         search=ranking.search,

@@ -98,9 +98,9 @@ def circuit_ranking(
                 step = _from_entry(book.entries[number])
                 run.replay(step)
             else:
-                started, spent = time.perf_counter(), working.work.block_forwards
+                started, working.work.block_forwards = time.perf_counter(), 0.0
                 step = run.step(candidates)
-                cost = {"block_forwards": working.work.block_forwards - spent}
+                cost = {"block_forwards": working.work.block_forwards}
                 book.append({**_to_entry(step), **cost, "seconds": round(time.perf_counter() - started, 3)})
             working.remove([step.head])
             candidates.remove(step.head)
