@@ -46,6 +46,8 @@ RECIPE: dict[str, Any] = {
     "evaluation": {"resamples": 20},
 }
 
+NULL = object()
+
 
 @dataclass
 class Kitchen:
@@ -54,7 +56,7 @@ class Kitchen:
     place: Path
 
     def recipe(self, **changes: Any) -> Path:
-        """The recipe with some keys changed: `data__id_test="x.npz"`; None takes a key out."""
+        """The recipe with some keys changed: `data__id_test="x.npz"`; None takes a key out, NULL empties it."""
         content = copy.deepcopy(RECIPE)
         for path, value in changes.items():
             *sections, key = path.split("__")
@@ -64,7 +66,7 @@ class Kitchen:
             if value is None:
                 inside.pop(key, None)
             else:
-                inside[key] = value
+                inside[key] = None if value is NULL else value
         return self.written(yaml.safe_dump(content, sort_keys=False))
 
     def written(self, text: str) -> Path:

@@ -315,3 +315,9 @@ def test_rows_out_of_range_and_empty_choices_are_refused(text_sets):
         rows[7:]
     with pytest.raises(DataError, match="a sample of 8 out of 7 rows"):
         rows.sample(8)
+
+
+def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path):
+    (tmp_path / "twice.csv").write_text("text,text,label\na,b,1\n")
+    with pytest.raises(DataError, match="two columns called 'text'"):
+        open_data(tmp_path / "twice.csv")

@@ -76,6 +76,9 @@ def test_joint_members_are_chosen_by_the_score_of_the_ensemble(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["joint.1.jsonl", "joint.2.jsonl"]
     alone = select_members([], keep=8, how="joint", members=2, model=model, id_data=id_data, ood_data=ood_data, trunk=0)
     assert list(alone) == list(chosen)[:2]
+    stored = prune(model, HeadSet.all(model))  # a base that was fine-tuned and saved is a member with all its heads
+    again = select_members([], keep=8, how="joint", members=2, model=stored, id_data=id_data, ood_data=ood_data)
+    assert list(again) == list(alone)
 
 
 def test_taylor_per_layer_gives_members_at_its_own_budget():

@@ -42,6 +42,8 @@ RECIPES = {
     "a negative learning rate": ({"finetuning__learning_rate": -1.0}, "learning_rate must be above 0"),
     "an unknown objective": ({"ranking__objectives": ["acc", "auroc"]}, "ranking.objectives.1 is 'auroc'; allowed"),
     "too few objectives": ({"ranking__objectives": ["acc"]}, "with 2 members takes 2 objectives, found 1"),
+    "an objective twice": ({"ranking__objectives": ["acc", "acc"]}, "an objective stands twice"),
+    "calibration rows as a test": ({"data__id_test": "val.npz[12:]"}, "shares 12 of its 12 rows with id_cal"),
     "circuits for calibration": ({"members__how": "calibration"}, "takes Taylor rankings"),
     "objectives for Taylor": ({"ranking__method": "taylor"}, "takes members.how 'calibration' or 'sample'"),
     "no OOD data for avg": ({"data__ood_val": None}, "need data.ood_val"),

@@ -40,4 +40,4 @@ def test_a_dry_run_does_nothing_and_says_what_is_done(kitchen, capsys, monkeypat
         main(["run", str(path), "--out", "out", "--dry-run"])
     shown = capsys.readouterr().out
     assert "left to do" in shown
-    assert "id_val, ood_val, tests" in shown
+    assert "id_val, ood_val, id_cal, tests" in shown

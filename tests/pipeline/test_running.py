@@ -19,7 +19,7 @@ from hydra_ensembles.pipeline.splits import CHOOSING
 from hydra_ensembles.pipeline.stage import Kept, Stage
 from hydra_ensembles.pipeline.stages import stages_of
 from hydra_ensembles.store import tensors_digest
-from kitchen import RECIPE, pictures
+from kitchen import NULL, RECIPE, pictures
 
 STAGES = ["base", "ranking-acc", "ranking-avg", "members", "member-0", "member-1", "fusion", "decisions",
           "evaluation-base", "evaluation-members", "evaluation-hydra", "results"]  # fmt: skip
@@ -190,11 +190,40 @@ def timeless(value):
     return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
+WAYS = {
+    "sample": {"members__how": "sample", "ranking__objectives": ["avg"], "members__pool": 6},
+    "joint": {"members__how": "joint", "ranking__objectives": ["avg"]},
+    "taylor": {"members__how": "calibration", "ranking__method": "taylor", "ranking__rows": 8},
+    "taylor-global": {"members__how": "calibration", "ranking__method": "taylor-global"},
+    "drawn from taylor-global": {"members__how": "sample", "ranking__method": "taylor-global"},
+    "trunk": {"members__trunk": 1, "members__keep": 6},
+    "as pruned": {"finetuning": None, "backbone__finetune": None, "data__train": None, "decisions": NULL},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_members_leads_to_a_hydra(kitchen, way):
+    recipe = read_recipe(kitchen.recipe(**WAYS[way]))
+    done, told = told_by(recipe, "out", until="fusion")
+    assert set(told.values()) == {"done"}
+    hydra = Hydra.load(done.directory / "hydra")
+    behind = [sum(head.layer >= recipe.members.trunk for head in heads) for heads in hydra.heads]
+    assert behind == [recipe.members.keep] * 2
+    assert hydra.trunk["vision"] >= recipe.members.trunk
+    assert len({str(heads.to_json()) for heads in hydra.heads}) == 2 or way == "as pruned"
+
+
+def test_taylor_rankings_see_disjoint_samples(kitchen):
+    done, _ = told_by(read_recipe(kitchen.recipe(**WAYS["taylor"])), "out", until="members")
+    rankings = [json.loads((done.stages[f"ranking-{m}"] / "ranking.json").read_text()) for m in range(2)]
+    assert rankings[0]["how"]["data"] != rankings[1]["how"]["data"]
+
+
 # No stage that chooses anything can read a test split.
 
 VARIANTS = [
     {},
-    {"decisions": None},
+    {"decisions": NULL},
     {"data__id_cal": None},
     {"finetuning": None},
     {"backbone__finetune": None},

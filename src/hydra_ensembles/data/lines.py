@@ -44,6 +44,9 @@ class LinesTable(Table):
             self._starts = self._starts[1:]
         else:
             self._names, values = [str(number) for number in range(len(first))], list(first)
+        twice = next((name for name in self._names if self._names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"{self.where} has two columns called '{twice}'; give each its own name")
         self.columns = {name: _kind(value) for name, value in zip(self._names, values, strict=True)}
         self._starts.append(end)
         self.num_rows = len(self._starts) - 1

@@ -26,6 +26,7 @@ images are training images too."""
 _USED = {
     "id_val": "which was used to choose",
     "ood_val": "which heads were chosen with",
+    "id_cal": "which temperature, threshold or sets were fitted on",
     "id_train": "which the model or its detectors were fitted on",
 }
 
@@ -53,6 +54,8 @@ class Protocol:
     """Known inputs with labels under corruption, by name."""
     id_val: Data | None = None
     ood_val: Data | None = None
+    id_cal: Data | None = None
+    """Known inputs that temperature, threshold and prediction sets were fitted on, where not `id_val`."""
     id_train: Data | None = None
     """Known inputs with labels that feature detectors are fitted on; without it `id_val` is taken."""
     allow_seen: bool = False

@@ -17,7 +17,7 @@ from torch import nn
 
 from hydra_ensembles.data import Data
 from hydra_ensembles.errors import HydraError
-from hydra_ensembles.heads import HeadRanking, HeadSet, layer_divergence, overlap, prune
+from hydra_ensembles.heads import HeadRanking, HeadSet, Member, layer_divergence, overlap, prune
 from hydra_ensembles.scoring import circuit_ranking
 
 WAYS = ("objectives", "sample", "calibration", "joint")
@@ -159,7 +159,8 @@ def _joint(
     journal: str | Path | None,
     progress: bool | None,
 ) -> Selection:
-    start = rankings[0].start if rankings else HeadSet.all(model)
+    own = model.heads if isinstance(model, Member) else HeadSet.all(model)
+    start = rankings[0].start if rankings else own
     deepest = max(len(layers) for layers in start.kept)
     remove = sum(head.layer >= trunk for head in start) - keep
     found = list(rankings[:1])

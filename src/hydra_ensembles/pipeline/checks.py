@@ -39,6 +39,7 @@ def check_fits(recipe: RunRecipe, splits: Splits) -> None:
         {name: batches[f"far/{name}"] for name in recipe.data.far},
         id_val=batches["id_val"],
         ood_val=batches.get("ood_val"),
+        id_cal=batches.get("id_cal"),
         id_train=batches.get("train"),
         allow_seen=recipe.data.allow_seen,
     )

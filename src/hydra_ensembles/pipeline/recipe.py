@@ -153,6 +153,8 @@ class RunRecipe(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> "RunRecipe":
         ranking, members, data = self.ranking, self.members, self.data
+        if len(set(ranking.objectives)) < len(ranking.objectives):
+            raise ValueError("an objective stands twice in ranking.objectives; each gives one circuit")
         if ranking.method == "circuit":
             wanted = {"objectives": members.number, "sample": 1, "joint": 1}.get(members.how)
             if wanted is None:

@@ -113,7 +113,7 @@ def _calibration_split(recipe: RunRecipe) -> str:
 
 
 def _known_to_protocol(recipe: RunRecipe, model: str) -> tuple[str, ...]:
-    named = {"id_val": recipe.data.id_val, "ood_val": recipe.data.ood_val}
+    named = {name: getattr(recipe.data, name) for name in ("id_val", "ood_val", "id_cal")}
     named["train"] = recipe.data.train if recipe.evaluation.detectors and model == "base" else None
     return tuple(name for name, reference in named.items() if reference is not None)
 
@@ -283,6 +283,7 @@ def protocol_of(work: Work, model: nn.Module, detectors: bool) -> Protocol:
         shifts,
         id_val=splits.batches("id_val", model),
         ood_val=None if data.ood_val is None else splits.batches("ood_val", model),
+        id_cal=None if data.id_cal is None else splits.batches("id_cal", model),
         id_train=splits.batches("train", model) if detectors and data.train is not None else None,
         allow_seen=data.allow_seen,
     )
