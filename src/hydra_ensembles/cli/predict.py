@@ -113,19 +113,16 @@ def _lines(
 @contextmanager
 def _written(out: Path) -> Iterator[Callable[[Lines], None]]:
     """What writes lines to a file; the file appears when all are there."""
-    draft = out.with_name(f".{out.name}.draft")
+    from hydra_ensembles.store import whole
+
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.is_dir():
             raise OptionError(f"--out {out} is a directory; name a file")
-        with _WRITERS[out.suffix](draft) as write:
+        with whole(out) as draft, _WRITERS[out.suffix](draft) as write:
             yield write
-        draft.replace(out)
     except OSError as error:
         raise OptionError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    finally:
-        if out.parent.is_dir():
-            draft.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.members.recipes import FineTuningError
+from hydra_ensembles.store import draft_of, whole
 
 _FILE = "training.pt"
 _VERSION = 1
@@ -21,9 +22,8 @@ _VERSION = 1
 def write_checkpoint(directory: Path, identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Replace the checkpoint in a directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    draft = directory / f".{_FILE}.draft"
-    torch.save({"version": _VERSION, "identity": dict(identity), "state": dict(state)}, draft)
-    draft.replace(directory / _FILE)
+    with whole(directory / _FILE) as draft:
+        torch.save({"version": _VERSION, "identity": dict(identity), "state": dict(state)}, draft)
 
 
 def read_checkpoint(directory: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -51,7 +51,7 @@ def read_checkpoint(directory: Path, identity: Mapping[str, Any]) -> dict[str, A
 
 def delete_checkpoint(directory: Path) -> None:
     """Remove the checkpoint, and the directory if nothing else is in it."""
-    for path in (directory / _FILE, directory / f".{_FILE}.draft"):
+    for path in (directory / _FILE, draft_of(directory / _FILE)):
         path.unlink(missing_ok=True)
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()

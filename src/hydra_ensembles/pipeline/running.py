@@ -21,6 +21,7 @@ from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits, files_digest
 from hydra_ensembles.pipeline.stage import Kept, Stage, Work
 from hydra_ensembles.pipeline.stages import StageError, stages_of
+from hydra_ensembles.store import whole
 
 Tell = Callable[[str, str, float], None]
 """Takes a stage's name, what happened (`started`, `done`, `was done before`) and how many seconds it took."""
@@ -154,9 +155,8 @@ def _copy(source: Path, target: Path) -> None:
     if target.is_file() and filecmp.cmp(source, target, shallow=False):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.draft")
-    shutil.copyfile(source, draft)
-    draft.replace(target)
+    with whole(target) as draft:
+        shutil.copyfile(source, draft)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from hydra_ensembles.data import Batches, Rows, batches_for, open_data
 from hydra_ensembles.data.opening import split_range
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.pipeline.recipe import DataSection
+from hydra_ensembles.store import whole
 
 CHOOSING = ("train", "id_val", "ood_val", "id_cal")
 """What may be used to train, to choose and to fit; every other split is a test."""
@@ -71,8 +72,7 @@ class Splits:
         known = _read(self.memory)
         if key not in known or about[-1] is None:
             known[key] = self.rows(name).digest
-            self.memory.parent.mkdir(parents=True, exist_ok=True)
-            self.memory.write_text(json.dumps(known, indent=1) + "\n")
+            _write(self.memory, known)
         prepared = [known[key], self.data.max_tokens, self.data.first_size, self.data.batch_size]
         return hashlib.sha256(json.dumps(prepared).encode()).hexdigest()[:16]
 
@@ -119,9 +119,14 @@ def files_digest(files: list[Path], memory: Path) -> str:
             with file.open("rb") as opened:
                 hasher.update(hashlib.file_digest(opened, "sha256").digest())
         known[key] = hasher.hexdigest()[:16]
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        memory.write_text(json.dumps(known, indent=1) + "\n")
+        _write(memory, known)
     return known[key]
+
+
+def _write(memory: Path, known: dict[str, str]) -> None:
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    with whole(memory) as draft:
+        draft.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def _read(memory: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ from hydra_ensembles import __version__
 from hydra_ensembles.optional import version_of
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import SplitError, Splits, is_test
+from hydra_ensembles.store import whole
 
 FORMAT = 1
 """Part of every hash; raised when a stage does something else with the same settings."""
@@ -103,9 +104,8 @@ class Kept:
             "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "seconds": round(time.monotonic() - started, 2),
         }
-        draft = self.directory / f".{_DONE}.draft"
-        draft.write_text(json.dumps(about, indent=1) + "\n")
-        draft.replace(self.directory / _DONE)
+        with whole(self.directory / _DONE) as draft:
+            draft.write_text(json.dumps(about, indent=1) + "\n")
 
     @property
     def seconds(self) -> float:

@@ -11,15 +11,18 @@ from hydra_ensembles.store.directory import (
     write_store,
 )
 from hydra_ensembles.store.hashing import tensors_digest
+from hydra_ensembles.store.whole import draft_of, whole
 
 __all__ = [
     "FORMAT_VERSION",
     "StoreError",
     "check_store",
     "check_tensors",
+    "draft_of",
     "read_config",
     "read_store",
     "read_tensors",
     "tensors_digest",
+    "whole",
     "write_store",
 ]

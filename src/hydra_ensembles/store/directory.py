@@ -6,8 +6,7 @@ them is a plain model that somebody else put together.
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hydra_ensembles.errors import HydraError
+from hydra_ensembles.store.whole import draft_of, whole
 
 FORMAT_VERSION = 1
 _TENSORS, _CONFIG = "model.safetensors", "config.json"
@@ -42,8 +42,10 @@ def write_store(directory: str | Path, kind: str, config: Mapping[str, Any], ten
     try:
         _check_may_write(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        _replace(directory / _TENSORS, lambda path: save_file(owned, path, metadata={"format": "pt", "mark": mark}))
-        _replace(directory / _CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+        with whole(directory / _TENSORS) as draft:
+            save_file(owned, draft, metadata={"format": "pt", "mark": mark})
+        with whole(directory / _CONFIG) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{directory} cannot be written: {error}") from error
     return directory
@@ -53,7 +55,8 @@ def _check_may_write(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
         raise StoreError(f"{directory} is a file; a store is a directory")
     found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    found = [name for name in found if name not in (_draft(_TENSORS), _draft(_CONFIG))]  # of a write that was killed
+    drafts = [draft_of(directory / name).name for name in (_TENSORS, _CONFIG)]  # of a write that was killed
+    found = [name for name in found if name not in drafts]
     if not found or (found == [_TENSORS] and _mark(directory) is not None):
         return
     strangers = [name for name in found if name not in (_TENSORS, _CONFIG)]
@@ -62,20 +65,6 @@ def _check_may_write(directory: Path) -> None:
             f"{directory} holds '{(strangers or found)[0]}', which is not part of a store of ours; "
             "choose another directory"
         )
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    draft = path.with_name(_draft(path.name))
-    try:
-        write(draft)
-        draft.chmod(0o666 & ~_umask())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _draft(name: str) -> str:
-    return f".{name}.draft"
 
 
 def _mark(directory: str | Path) -> str | None:
@@ -165,9 +154,3 @@ def _file(directory: str | Path, name: str) -> Path:
         found = ", ".join(sorted(p.name for p in directory.iterdir())[:5]) or "nothing"
         raise StoreError(f"{directory} has no {name}; it holds {found}")
     return path
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
