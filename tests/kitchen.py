@@ -99,3 +99,13 @@ def stocked(place: Path) -> Path:
     for seed, (name, rows) in enumerate(SETS.items()):
         np.savez(place / f"{name}.npz", **pictures(seed, rows))
     return place
+
+
+def write_folders(place: Path, name: str, classes: list[str], seed: int) -> None:
+    """Six images a class, one folder a class."""
+    from PIL import Image
+
+    for label, folder in enumerate(classes):
+        (place / name / folder).mkdir(parents=True)
+        for row, pixels in enumerate(pictures(seed + label, 6)["images"]):
+            Image.fromarray(pixels).save(place / name / folder / f"{row}.png")

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hydra_ensembles.cli.main import main
-from kitchen import pictures
+from kitchen import pictures, write_folders
 
 
 @pytest.fixture
@@ -167,12 +167,41 @@ def unreadable_image(place):
     (folder / "inside" / "photo.png").write_bytes(b"no image")
 
 
+def unnamed_model(place):
+    path = place / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "classes": None}))
+
+
+def fewer_folders(place):
+    unnamed_model(place)
+    for number, name in enumerate(("train", "val", "cal", "test")):
+        write_folders(place, name, ["ant", "bee"], 20 + 10 * number)
+
+
+def named_training(place):
+    write_folders(place, "train", ["ant", "bee", "cat", "dog"], 20)
+
+
+def strange_folders(place):
+    named_training(place)
+    for number, name in enumerate(("val", "cal", "test")):
+        write_folders(place, name, ["ant", "bee", "cat", "emu" if name == "test" else "dog"], 30 + 10 * number)
+
+
+NAMED = {"data__train": "train", "data__id_val": "val", "data__id_cal": "cal", "data__id_test": "test"}
 DATA = {
     "labels that the model does not have": (wrong_labels, {}, "has label 4, but the model has 4 classes"),
     "a test set without labels": (unlabelled_test, {}, "data.id_test: test.npz has no labels"),
     "negative labels": (negative_labels, {}, "has label -3"),
     "a label column that is not there": (lambda place: None, {"data__label": "target"}, "has no column 'target'"),
     "an empty OOD set": (empty_set, {}, "near.npz has no rows"),
+    "fewer class names than the model has": (
+        fewer_folders,
+        NAMED,
+        "data.train: train names 2 classes, but the model",
+    ),
+    "class names of its own in the test set": (strange_folders, NAMED, "has label 'emu', which is none of the 4"),
+    "numbers where training has names": (named_training, {"data__train": "train"}, "has numbers as labels, where"),
     "a truncated file": (truncated, {}, "data.far.away: far.npz"),
     "a file that is something else": (not_an_archive, {}, "data.far.away: far.npz"),
     "an unreadable image": (unreadable_image, {"data__near": {"close": "near"}}, "photo.png"),

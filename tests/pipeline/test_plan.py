@@ -16,7 +16,9 @@ def test_the_costs_of_a_plan_are_those_counted_by_hand(kitchen):
     tests = 2 * SETS["test"] + SETS["near"] + SETS["far"]  # the test set twice: as it is, and under one shift
     assert found["base"].forwards == 3 * 4 * 8 + 12  # four steps of eight, forward and backward; one look at 12 rows
     assert found["member-0"].forwards == 3 * 4 * 8 + 2 * 12
-    assert found["ranking-acc"].forwards == pytest.approx(0.45 * (12 + 11 + 10) * (12 + 12))
+    assert found["ranking-acc"].forwards == pytest.approx(0.45 * (12 + 11 + 10) * 12)  # unknown inputs are not asked
+    assert found["ranking-avg"].forwards == pytest.approx(0.45 * (12 + 11 + 10) * (12 + 12))
+    assert found["temperature-members"].forwards == 2 * 12
     assert found["members"].forwards == found["fusion"].forwards == found["results"].forwards == 0
     assert found["evaluation-base"].forwards == tests + SETS["train"]
     assert found["evaluation-members"].forwards == 2 * tests

@@ -19,10 +19,12 @@ from hydra_ensembles.pipeline.splits import CHOOSING
 from hydra_ensembles.pipeline.stage import Kept, Stage
 from hydra_ensembles.pipeline.stages import stages_of
 from hydra_ensembles.store import tensors_digest
-from kitchen import NULL, RECIPE, pictures
+from kitchen import CLASSES, NULL, RECIPE, pictures, write_folders
 
 STAGES = ["base", "ranking-acc", "ranking-avg", "members", "member-0", "member-1", "fusion", "decisions",
-          "evaluation-base", "evaluation-members", "evaluation-hydra", "results"]  # fmt: skip
+          "temperature-base", "temperature-members", "evaluation-base", "evaluation-members", "evaluation-hydra",
+          "results"]  # fmt: skip
+BASE = {"temperature-base", "evaluation-base"}
 
 
 def told_by(recipe, output, **options):
@@ -97,9 +99,9 @@ CHANGES = {
     "data__id_test": ("test.npz[:12]", {"evaluation-base", "evaluation-members", "evaluation-hydra", "results"}),
     "decisions__accept": (0.5, {"decisions", "evaluation-hydra", "results"}),
     "fusion": ({"mlp": "grouped"}, {"fusion", "decisions", "evaluation-hydra", "results"}),
-    "finetuning__learning_rate": (0.02, set(STAGES[4:]) - {"evaluation-base"}),
-    "ranking__search": ("plain", set(STAGES[1:]) - {"evaluation-base"}),
-    "data__ood_val": ("oodval.npz[:8]", set(STAGES[2:])),  # accuracy does not look at it
+    "finetuning__learning_rate": (0.02, set(STAGES[4:]) - BASE),
+    "ranking__search": ("plain", set(STAGES[1:]) - BASE),
+    "data__ood_val": ("oodval.npz[:8]", set(STAGES[2:]) - {"temperature-base"}),  # accuracy does not look
     "seed": (4, set(STAGES)),
 }
 
@@ -109,7 +111,7 @@ def test_another_objective_leaves_the_circuits_that_are_there(finished, kitchen)
     os.chdir(place)
     recipe = read_recipe(kitchen.recipe(ranking__objectives=["acc", "ood", "avg"], members__number=3))
     done = [one.stage.name for one in planned(recipe, place / "out") if one.kept.is_done]
-    assert done == ["base", "ranking-acc", "ranking-avg", "evaluation-base"]
+    assert done == ["base", "ranking-acc", "ranking-avg", "temperature-base", "evaluation-base"]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -211,6 +213,21 @@ def test_every_way_to_members_leads_to_a_hydra(kitchen, way):
     assert behind == [recipe.members.keep] * 2
     assert hydra.trunk["vision"] >= recipe.members.trunk
     assert len({str(heads.to_json()) for heads in hydra.heads}) == 2 or way == "as pruned"
+
+
+def test_names_of_classes_are_remembered_and_number_every_set_alike(kitchen):
+    folders = {"train": CLASSES, "val": CLASSES, "cal": CLASSES, "test": CLASSES[2:]}  # of two classes only
+    for number, (name, classes) in enumerate(folders.items()):
+        write_folders(kitchen.place, name, classes, 20 + 10 * number)
+    config = json.loads(Path("model/config.json").read_text())
+    Path("model/config.json").write_text(json.dumps({**config, "classes": None}))
+    changes = {"data__train": "train", "data__id_val": "val", "data__id_cal": "cal", "data__id_test": "test"}
+    recipe = read_recipe(kitchen.recipe(**changes, evaluation__models=["hydra"]))
+    done, _ = told_by(recipe, "out")
+    assert Hydra.load("out/hydra").classes == CLASSES
+    splits = Splits(recipe.data, Path("hashes.json"))
+    assert splits.rows("id_test").labels.unique().tolist() == [2, 3]
+    assert done.results["models"]["hydra"]["rows"]["id_test"] == 12
 
 
 def test_taylor_rankings_see_disjoint_samples(kitchen):

@@ -57,7 +57,10 @@ def test_scores_at_a_temperature_are_those_of_what_it_changes(score):
     found = ood_scores(score, LOGITS, Temperature(2.0))
     probs = LOGITS.softmax(-1).mean(1).sqrt()
     probs = probs / probs.sum(-1, keepdim=True)
-    expected = {"msp": -probs.amax(-1).log(), "entropy": torch.distributions.Categorical(probs).entropy()}
+    expected = {
+        "msp": ((1 - probs.amax(-1)) / probs.amax(-1)).log(),
+        "entropy": torch.distributions.Categorical(probs).entropy(),
+    }
     torch.testing.assert_close(found, expected.get(score, raw))
 
 
@@ -97,7 +100,8 @@ def test_without_anything_fitted_there_is_nothing_to_decide_by():
     found = predict(LOGITS)
     assert found.decision is None
     assert found.prediction_set is None
-    torch.testing.assert_close(found.ood_score, -found.confidence.log().double(), rtol=1e-5, atol=1e-6)
+    confidence = found.confidence.double()
+    torch.testing.assert_close(found.ood_score, ((1 - confidence) / confidence).log(), rtol=1e-4, atol=1e-4)
     assert predict(LOGITS, Fitted(Temperature(2.0))).decision is None
 
 
@@ -160,3 +164,10 @@ def test_what_was_not_fitted_by_us_is_refused_in_one_line(data, message):
 def test_scores_that_no_threshold_can_be_set_on_are_refused(fit, message):
     with pytest.raises(FittingError, match=message):
         fit()
+
+
+def test_msp_tells_sure_answers_apart_where_probabilities_are_1_to_the_last_bit():
+    gaps = torch.tensor([70.0, 90.0, 150.0, 600.0], dtype=torch.float64)
+    logits = torch.stack([gaps, torch.zeros(4), torch.zeros(4)], dim=-1)[:, None]
+    assert (predict(logits).confidence == 1).all()
+    torch.testing.assert_close(ood_scores("msp", logits), math.log(2) - gaps)

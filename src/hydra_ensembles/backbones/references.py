@@ -187,6 +187,13 @@ def read_origin(directory: str | Path) -> Origin:
     return Origin.from_json(config)
 
 
+def num_classes(model: object) -> int | None:
+    """How many classes a model or a member has, where its library says so in a common place."""
+    inner = getattr(model, "model", model)
+    found = getattr(inner, "num_classes", None) or getattr(getattr(inner, "config", None), "num_labels", None)
+    return found if isinstance(found, int) else None
+
+
 def origin_of(model: nn.Module) -> Origin:
     """How to build an unpruned model of this shape again, with the classes and preprocessing it was loaded with."""
     origin = family_of(model).origin(model)

@@ -39,7 +39,7 @@ def finetune(
     from rich.console import Console
 
     from hydra_ensembles.backbones.references import settings_for_classes
-    from hydra_ensembles.heads import HeadSet, Member, load_subject, prune
+    from hydra_ensembles.heads import HeadSet, Member, load_subject, name_classes, prune
     from hydra_ensembles.members import finetune_members
     from hydra_ensembles.members.recipes import recipe_named
 
@@ -57,6 +57,9 @@ def finetune(
         rows = read_data(train, members[0], shuffle=True, seed=settings.seed, augment=augment, **prepared)
         judged = read_data(val, members[0], **prepared)
     assert rows is not None
+    for member in members:
+        if rows.rows.labels_were_names:  # type: ignore[attr-defined]
+            name_classes(member, rows.rows.classes)  # type: ignore[attr-defined]
     scratch = out.with_name(f".{out.name}.training")
     histories = finetune_members(
         members, rows, judged, settings, freeze_blocks=freeze_blocks, parallel=parallel, checkpoint=scratch

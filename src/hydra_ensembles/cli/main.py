@@ -55,3 +55,9 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         typer.secho(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
         sys.exit(1)
+    except OSError as error:  # a file that may not be read or written, a full disk
+        if "--debug" in arguments:
+            raise
+        told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        typer.secho(f"{type(error).__name__}: {told}", fg=typer.colors.RED, err=True)
+        sys.exit(1)

@@ -48,6 +48,8 @@ def predict(
 
     if out is not None and out.suffix not in _WRITERS:
         raise OptionError(f"--out {out}: a table ends in {', '.join(_WRITERS)}")
+    if out is not None and out.exists() and Path(data).exists() and out.samefile(data):
+        raise OptionError(f"--out {out} is the input itself; name another file")
     columns = {"text": tuple(text) if text and len(text) > 1 else next(iter(text or ()), None), "image": image}
     prepared = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
     with Console(stderr=True).status("reading the model and the data"):

@@ -69,9 +69,12 @@ def run(
     if as_json:
         typer.echo(json.dumps(done.results, indent=1))
         return
-    from hydra_ensembles.cli.figures import figures_table
+    from hydra_ensembles.cli.figures import decisions_table, figures_table
 
     console.print(figures_table(done.results["models"]))
+    decisions = done.results["models"].get("hydra", {}).get("about", {}).get("decisions")
+    if decisions:
+        console.print(decisions_table(decisions))
     console.print(f"wrote {done.directory}  (hydra/, results.json, stages/)", highlight=False, soft_wrap=True)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Origin, UnsupportedBackbone, origin_of
+from hydra_ensembles.backbones.references import num_classes
 from hydra_ensembles.data.batches import DataError
 from hydra_ensembles.data.images import ImageBatches, ImageTransform
 from hydra_ensembles.data.opening import open_data
@@ -109,7 +110,12 @@ def labels_for(model: Knowing, rows: Rows) -> Tensor | None:
             return moved[labels]
         if rows.labels_were_names:
             raise DataError(f"{rows.where} has class '{names[unknown]}', which the model does not know; {hint}")
-    count = len(classes) if classes else _num_classes(model)
+    count = len(classes) if classes else num_classes(model)
+    if rows.labels_were_names and not classes and count is not None and len(names or ()) != count:
+        raise DataError(
+            f"{rows.where} names {len(names or ())} classes, but the model has {count} and does not name them, so "
+            "which is which cannot be told; use a model that names its classes, or numbers from 0 as labels"
+        )
     if count is not None and int(labels.max()) >= count:
         place = int((labels >= count).int().argmax())
         raise DataError(
@@ -124,13 +130,6 @@ def _place(name: str, label: int, classes: list[str]) -> int | None:
     if label < len(classes) and classes[label] == name:
         return label
     return classes.index(name) if classes.count(name) == 1 else None
-
-
-def _num_classes(model: Knowing) -> int | None:
-    """How many classes a model has, where its library says so in a common place."""
-    inner = getattr(model, "model", model)
-    found = getattr(inner, "num_classes", None) or getattr(getattr(inner, "config", None), "num_labels", None)
-    return found if isinstance(found, int) else None
 
 
 def _said(model: nn.Module, field: str) -> Any:

@@ -88,8 +88,8 @@ class TemperatureScaler(_Fitting):
         self.fitted = Fitted(temperature=self.report.temperature)
         if self.report.at_border:
             warnings.warn(
-                f"the likelihood is highest at the border of the range, T = {self.report.temperature.value:g}: these "
-                "rows do not determine a temperature; fit on more rows, or on rows the model was not trained on",
+                "the likelihood still rises at the border of the range: these rows do not determine a temperature, "
+                "and it stays 1; fit on more rows, or on rows the model was not trained on",
                 stacklevel=2,
             )
         if dropped:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -110,6 +111,7 @@ class Hydra(Part):
     def forward(self, inputs: Inputs) -> Tensor:
         return tempered_log_probs(self.members(inputs), self.fitted.temperature)
 
+    @torch.no_grad()
     def predict(self, inputs: Inputs) -> Prediction:
         """Label, probabilities and uncertainty of each input; a decision where a threshold or a quantile is fitted."""
         return predict(self.members(inputs), self.fitted)

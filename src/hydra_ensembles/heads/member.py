@@ -1,6 +1,7 @@
 """Members: a backbone physically restricted to a head set."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs, Origin, family_of, origin_of
 from hydra_ensembles.backbones.backbone import build_model
-from hydra_ensembles.backbones.references import expand, load_model, read_origin
+from hydra_ensembles.backbones.references import expand, load_model, num_classes, read_origin
 from hydra_ensembles.heads.head_set import HeadSet
 from hydra_ensembles.optional import version_of
 from hydra_ensembles.store import StoreError, check_store, check_tensors, read_config, read_store, write_store
@@ -57,6 +58,13 @@ class Member(nn.Module):
         # assign: a tensor keeps the dtype it was saved in.
         model.load_state_dict(tensors, assign=True)
         return cls(model, heads, origin).eval()
+
+
+def name_classes(model: nn.Module, classes: list[str] | None) -> None:
+    """Let a model remember the names of its classes, where it has none of its own and as many classes."""
+    origin = model.origin if isinstance(model, Member) else origin_of(model)
+    if classes is not None and origin.classes is None and num_classes(model) in (None, len(classes)):
+        model.origin = replace(origin, classes=list(classes))  # type: ignore[assignment]
 
 
 def own_logits(model: nn.Module, inputs: Inputs) -> Tensor:

@@ -1,5 +1,6 @@
 """What can be wrong is looked for before hours of work: shapes, labels, shifts, budgets, rows that are shared."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from hydra_ensembles.data.loading import labels_for
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation import Protocol
 from hydra_ensembles.evaluation.shift import parse_shift
-from hydra_ensembles.heads import HeadSet
+from hydra_ensembles.heads import HeadSet, name_classes
 from hydra_ensembles.members.recipes import Recipe
+from hydra_ensembles.optional import MissingExtra
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits
 from hydra_ensembles.uncertainty.known_rows import rank_of
@@ -24,9 +26,13 @@ class RecipeMismatch(HydraError):
 
 def check_fits(recipe: RunRecipe, splits: Splits) -> None:
     """Does the recipe fit the shape of its model, and do its sets fit the model and each other?"""
+    for library in ("torchmetrics", "torch_uncertainty"):
+        if find_spec(library) is None:
+            raise MissingExtra("evaluating needs the 'eval' extra: pip install 'hydra-ensembles[eval]'")
     reference = recipe.backbone.model
     settings: dict[str, Any] = {**settings_for_classes(reference, recipe.backbone.classes)}
     model = load_model(reference, weights=False, **settings)
+    name_classes(model, splits.classes)
     check_heads(recipe, model)
     batches = {name: _prepared(splits, name, model) for name in splits.references}
     for shift in recipe.data.shifts:

@@ -15,6 +15,7 @@ from hydra_ensembles.backbones import Backbone, family_of
 from hydra_ensembles.evaluation.latency import sample_inputs
 from hydra_ensembles.heads import HeadSet, hydra_cost, single_cost
 from hydra_ensembles.heads.cost import DEFAULT_TEXT_TOKENS
+from hydra_ensembles.pipeline.checks import check_fits
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.running import Planned
 from hydra_ensembles.pipeline.splits import Splits
@@ -42,7 +43,9 @@ class Estimate:
 
 def estimates(recipe: RunRecipe, plan: list[Planned]) -> list[Estimate]:
     """By stage, from the sizes of the sets, the shape of the model and one measured forward."""
-    model, splits = load_backbone(recipe), Splits(recipe.data, Path())
+    splits = Splits(recipe.data, Path())
+    check_fits(recipe, splits)
+    model = load_backbone(recipe)
     rows = {name: len(splits.rows(name)) for name in splits.references}
     tokens = min(recipe.data.max_tokens or DEFAULT_TEXT_TOKENS, DEFAULT_TEXT_TOKENS)
     mult_adds, seconds = single_cost(Backbone.of(model), text_tokens=tokens).mult_adds, seconds_a_forward(model, tokens)
@@ -72,13 +75,17 @@ def _forwards(stage: str, recipe: RunRecipe, model: nn.Module, rows: dict[str, i
     if stage == "base":
         return _training(recipe.backbone.finetune, recipe, rows)
     if stage.startswith("ranking-") or (stage == "members" and recipe.members.how == "joint"):
-        return _searching(recipe, model, rows) * (recipe.members.number if stage == "members" else 1)
+        objective = recipe.ranking.objectives[0] if stage == "members" else stage.removeprefix("ranking-")
+        return _searching(recipe, model, rows, objective) * (recipe.members.number if stage == "members" else 1)
     if stage.startswith("member-") and recipe.finetuning is not None:
         return _training(recipe.finetuning, recipe, rows)
     tested = rows["id_test"] * (1 + len(recipe.data.shifts))
     tested += sum(number for name, number in rows.items() if name.startswith(("near/", "far/")))
+    calibrated = rows.get("id_cal", rows["id_val"])
     if stage == "decisions":
-        return _hydra_share(recipe, model) * rows.get("id_cal", rows["id_val"])
+        return _hydra_share(recipe, model) * calibrated
+    if stage.startswith("temperature-"):
+        return float(calibrated * (recipe.members.number if stage == "temperature-members" else 1))
     if stage == "evaluation-base":
         return tested + (rows.get("train", rows["id_val"]) if recipe.evaluation.detectors else 0)
     if stage == "evaluation-members":
@@ -94,8 +101,9 @@ def _training(training: Any, recipe: RunRecipe, rows: dict[str, int]) -> float:
     return float(BACKWARD * steps * settings.batch_size + looks * rows["id_val"])
 
 
-def _searching(recipe: RunRecipe, model: nn.Module, rows: dict[str, int]) -> float:
-    used = sum(min(rows[name], recipe.ranking.rows or rows[name]) for name in ("id_val", "ood_val") if name in rows)
+def _searching(recipe: RunRecipe, model: nn.Module, rows: dict[str, int], objective: str) -> float:
+    read = ("id_val",) if objective == "acc" else ("id_val", "ood_val")
+    used = sum(min(rows[name], recipe.ranking.rows or rows[name]) for name in read if name in rows)
     heads = sum(head.layer >= recipe.members.trunk for head in HeadSet.all(model))
     if recipe.ranking.method != "circuit":
         return float(BACKWARD * min(rows.get("train", rows["id_val"]), recipe.ranking.rows or 10**12))

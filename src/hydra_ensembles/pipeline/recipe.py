@@ -101,7 +101,7 @@ class RankingSection(Section):
 class MembersSection(Section):
     """From rankings to members."""
 
-    keep: int = Field(ge=0, description="Heads a member keeps in all; with a trunk, behind it.")
+    keep: int = Field(ge=1, description="Heads a member keeps in all; with a trunk, behind it.")
     number: int = Field(default=3, ge=1, description="How many members.")
     how: Literal["objectives", "sample", "calibration", "joint"] = "objectives"
     trunk: int = Field(default=0, ge=0, description="Leading blocks that all members share, with all their heads.")

@@ -3,13 +3,14 @@
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from hydra_ensembles.backbones.references import expand
-from hydra_ensembles.data import Batches, Rows, batches_for, open_data
+from hydra_ensembles.data import Batches, DataError, Rows, batches_for, open_data
 from hydra_ensembles.data.opening import split_range
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.pipeline.recipe import DataSection
@@ -54,8 +55,23 @@ class Splits:
         return {name: reference for name, reference in (named | groups).items() if reference is not None}
 
     def rows(self, name: str) -> Rows:
-        """The rows of a split."""
-        return open_data(self._reference(name), **self._columns(name))
+        """The rows of a split; where labels are names, all splits number them alike."""
+        rows = open_data(self._reference(name), **self._columns(name))
+        if _has_labels(name) and self.classes is not None and rows.labels is not None and not rows.labels_were_names:
+            raise DataError(
+                f"{rows.where} has numbers as labels, where data.{self._naming} has names; give it names too"
+            )
+        return rows
+
+    @property
+    def _naming(self) -> str:
+        return "train" if self.data.train is not None else "id_val"
+
+    @cached_property
+    def classes(self) -> list[str] | None:
+        """The names of the classes in the order of their numbers, where the labels of the training data are names."""
+        named = open_data(self.references[self._naming], **self._options(self._naming))
+        return named.classes if named.labels is not None and named.labels_were_names else None
 
     def batches(self, name: str, model: nn.Module, rows: Rows | None = None, **options: Any) -> Batches:
         """A split as a model takes it; unknown inputs go without labels."""
@@ -86,6 +102,10 @@ class Splits:
         return self.references[name]
 
     def _columns(self, name: str) -> dict[str, Any]:
+        named = _has_labels(name) and name != self._naming and self.classes is not None
+        return self._options(name) | ({"classes": self.classes} if named else {})
+
+    def _options(self, name: str) -> dict[str, Any]:
         data = self.data
         named = {"text": data.text, "image": data.image, "label": data.label if _has_labels(name) else False}
         return {key: value for key, value in named.items() if value is not None}

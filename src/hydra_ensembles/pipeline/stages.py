@@ -28,7 +28,7 @@ from hydra_ensembles.evaluation import (
 )
 from hydra_ensembles.evaluation.shift import shifted_batches
 from hydra_ensembles.fusion import Hydra, fuse
-from hydra_ensembles.heads import HeadRanking, HeadSet, Member, prune
+from hydra_ensembles.heads import HeadRanking, HeadSet, Member, name_classes, prune
 from hydra_ensembles.members import finetune, select_members
 from hydra_ensembles.members.checkpoint import own_randomness, seed_all
 from hydra_ensembles.members.selection import POOL_SHARE
@@ -36,6 +36,7 @@ from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits
 from hydra_ensembles.pipeline.stage import Stage, Work
 from hydra_ensembles.scoring import circuit_ranking, taylor_ranking
+from hydra_ensembles.uncertainty import Fitted
 
 
 class StageError(HydraError):
@@ -75,18 +76,23 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
         reads = ("train", "id_val") if tuned else ()
         stages.append(Stage(name, partial(make_member, m), settings, reads, (*base, "members")))
     stages.append(Stage("fusion", fuse_members, recipe.fusion.model_dump(), (), tuple(members)))
-    hydra = "fusion"
+    after = {"base": base, "members": tuple(members), "hydra": ("fusion",)}
     if recipe.decisions is not None:
         reads = ("id_val",) if data.id_cal is None else ("id_cal",)
         stages.append(Stage("decisions", fit_decisions, recipe.decisions.model_dump(), reads, ("fusion",)))
-        hydra = "decisions"
-    after = {"base": base, "members": tuple(members), "hydra": (hydra,)}
+        after["hydra"] = ("decisions",)
+        # A hydra with a temperature is compared with models that have theirs, from the same rows.
+        for model in ("base", "members"):
+            if model in recipe.evaluation.models and recipe.decisions.temperature != "none":
+                name, settings = f"temperature-{model}", {"on": recipe.decisions.temperature}
+                stages.append(Stage(name, partial(fit_temperature, model), settings, reads, after[model]))
+                after[model] = (*after[model], name)
     tests = [name for name in Splits(data, Path()).references if name.startswith(("near/", "far/"))]
     for model in recipe.evaluation.models:
         settings = {**recipe.evaluation.model_dump(exclude={"models"}), "allow_seen": data.allow_seen}
         settings |= {"shifts": data.shifts, "model": model}
         reads = (*_known_to_protocol(recipe, model), "id_test", *tests)
-        work = partial(evaluate_model, model, after[model])
+        work = partial(evaluate_model, model)
         stages.append(Stage(f"evaluation-{model}", work, settings, reads, after[model], chooses=False))
     evaluated = tuple(f"evaluation-{model}" for model in recipe.evaluation.models)
     stages.append(Stage("results", write_results, {}, (), evaluated, chooses=False))
@@ -122,7 +128,7 @@ def train_base(work: Work) -> None:
     """Fine-tune the whole backbone."""
     training = work.recipe.backbone.finetune
     assert training is not None
-    model = load_backbone(work.recipe)
+    model = subject(work)
     settings = training.settings(work.recipe.seed)
     train, val = _training_data(work, model, settings.batch_size, settings.seed)
     finetune(model, train, val, settings, checkpoint=work.directory / "training", progress=work.progress)
@@ -225,36 +231,59 @@ def fit_decisions(work: Work) -> None:
     """Temperature, OOD threshold and prediction sets, on known data that no test has."""
     hydra, settings = Hydra.load(next(iter(work.done.values())) / "hydra"), work.recipe.decisions
     assert settings is not None
-    split = "id_val" if work.recipe.data.id_cal is None else "id_cal"
-    found = answers(hydra, work.splits.batches(split, hydra), digest=False, progress=work.progress)
-    assert found.labels is not None
-    rows = slice(None)
+    others = _calibrating(work, hydra)
     if settings.temperature != "none":
-        # The promise of the sets is exact only on rows that the temperature has not seen: every other row is for it.
-        TemperatureScaler(hydra, on=settings.temperature).fit(Answers(found.logits[::2], found.labels[::2]))
-        rows = slice(1, None, 2)
-    others = Answers(found.logits[rows], found.labels[rows])
+        # Promises are exact only on rows that the temperature has not seen.
+        TemperatureScaler(hydra, on=settings.temperature).fit(_every_other(others, 0))
+        others = _every_other(others, 1)
     OODDetector(hydra, score=settings.score).fit(others, accept=settings.accept)
     ConformalSets(hydra, method=settings.sets).fit(others, coverage=settings.coverage)
     hydra.save(work.directory / "hydra")
 
 
-def evaluate_model(name: str, after: tuple[str, ...], work: Work) -> None:
-    """Every figure of one model; answers are kept set by set, so that a killed evaluation goes on."""
-    recipe = work.recipe
-    model: Any
+def fit_temperature(name: str, work: Work) -> None:
+    """A temperature of the base or of the members together, on the rows that the hydra's is fitted on."""
+    model, settings = answering(name, work), work.recipe.decisions
+    assert settings is not None
+    scaler = TemperatureScaler(model, on=settings.temperature).fit(_every_other(_calibrating(work, model), 0))
+    (work.directory / "fitted.json").write_text(json.dumps(scaler.fitted.to_json(), indent=1) + "\n")
+
+
+def _calibrating(work: Work, model: Any) -> Answers:
+    """Answers to the rows that are fitted on."""
+    split = "id_val" if work.recipe.data.id_cal is None else "id_cal"
+    return answers(model, work.splits.batches(split, _one(model)), digest=False, progress=work.progress)
+
+
+def _every_other(found: Answers, start: int) -> Answers:
+    assert found.labels is not None
+    return Answers(found.logits[start::2], found.labels[start::2])
+
+
+def answering(name: str, work: Work) -> Any:
+    """The base, the members, or the hydra, from the stages before."""
     if name == "members":
-        model = [Member.load(work.done[member] / "member") for member in after]
-    elif name == "hydra":
-        model = Hydra.load(work.done[after[0]] / "hydra")
-    else:
-        model = subject(work)
-    one = model[0] if isinstance(model, list) else model
+        return [Member.load(path / "member") for stage, path in work.done.items() if stage.startswith("member-")]
+    if name == "hydra":
+        return Hydra.load(next(iter(work.done.values())) / "hydra")
+    return subject(work)
+
+
+def _one(model: Any) -> nn.Module:
+    one: nn.Module = model[0] if isinstance(model, list) else model
+    return one
+
+
+def evaluate_model(name: str, work: Work) -> None:
+    """Every figure of one model; answers are kept set by set, so that a killed evaluation goes on."""
+    recipe, model = work.recipe, answering(name, work)
     detectors = recipe.evaluation.detectors and name == "base"
+    fitted = work.done.get(f"temperature-{name}")
     evaluate(
         model,
-        protocol_of(work, one, detectors),
+        protocol_of(work, _one(model), detectors),
         detectors=detectors,
+        fitted=None if fitted is None else Fitted.from_json(json.loads((fitted / "fitted.json").read_text())),
         keep=work.directory / "answers",
         score=recipe.evaluation.score,
         resamples=recipe.evaluation.resamples,
@@ -316,7 +345,11 @@ def load_backbone(recipe: RunRecipe) -> nn.Module:
 
 def subject(work: Work) -> nn.Module:
     """The base model: fine-tuned, or as it was loaded."""
-    return Member.load(work.done["base"] / "model") if "base" in work.done else load_backbone(work.recipe)
+    if "base" in work.done:
+        return Member.load(work.done["base"] / "model")
+    model = load_backbone(work.recipe)
+    name_classes(model, work.splits.classes)
+    return model
 
 
 def _training_data(work: Work, model: nn.Module, batch_size: int, seed: int) -> tuple[Batches, Batches]:

@@ -13,12 +13,17 @@ from hydra_ensembles.uncertainty.decomposition import (
     entropy,
     epistemic,
 )
-from hydra_ensembles.uncertainty.separation import log_confidence
 
 
 def msp(logits_BMC: Tensor) -> Tensor:
-    """Minus the log of the maximum softmax probability: orders inputs as 1 - MSP does, and does not saturate."""
-    return -log_confidence(ensemble_log_probs(logits_BMC))
+    """Log-odds against the most probable class: orders inputs as 1 - MSP does, and saturates at neither end.
+
+    log((1 - p) / p) from the other classes' log-probabilities; from p itself nothing would be left near 1.
+    """
+    log_probs = ensemble_log_probs(logits_BMC)
+    top, place = log_probs.max(dim=-1, keepdim=True)
+    rest = log_probs.scatter(-1, place, float("-inf")).logsumexp(dim=-1)
+    return rest - top[..., 0]
 
 
 def total_entropy(logits_BMC: Tensor) -> Tensor:

@@ -66,9 +66,10 @@ def tempered_log_probs(logits_BMC: Tensor, temperature: Temperature | None) -> T
 
 
 def fit_temperature(logits_RMC: Tensor, labels_R: Tensor, on: str = "ensemble") -> TemperatureFit:
-    """The temperature of the highest likelihood in [0.01, 100], in float64.
+    """The temperature of the highest likelihood between 0.01 and 100, in float64.
 
-    Where no temperature does better than 1, it is 1.
+    Where no temperature does better than 1, it is 1. So it is where the likelihood still rises at a border (every row
+    right, say): such rows do not determine one, and the border's would make every answer certain.
     """
     Temperature(1.0, on)
     check_rows(logits_RMC, labels_R)
@@ -80,7 +81,9 @@ def fit_temperature(logits_RMC: Tensor, labels_R: Tensor, on: str = "ensemble") 
         )
     logits, labels = logits_RMC.double(), labels_R.long()
     scaled = logits if on == "members" else ensemble_log_probs(logits)[:, None]
-    value = _best(scaled, labels)
+    best = _best(scaled, labels)
+    at_border = best in (LOWEST, HIGHEST)
+    value = 1.0 if at_border else best
     temperature = Temperature(value, on)
     before, after = ensemble_log_probs(logits), tempered_log_probs(logits, temperature)
     return TemperatureFit(
@@ -88,7 +91,7 @@ def fit_temperature(logits_RMC: Tensor, labels_R: Tensor, on: str = "ensemble") 
         nll_before=_nll(scaled, labels, 0.0)[0],
         nll_after=_nll(scaled, labels, math.log(value))[0],
         labels_changed=int((before.argmax(-1) != after.argmax(-1)).sum()) if on == "members" else 0,
-        at_border=value in (LOWEST, HIGHEST),
+        at_border=at_border,
     )
 
 
