@@ -16,6 +16,7 @@ PAGES = [
     "docs/finetuning.md",
     "docs/choosing-heads.md",
     "docs/evaluation.md",
+    "docs/analyses.md",
 ]
 
 
