@@ -22,7 +22,7 @@ def version_of(module: str) -> str | None:
 
 @cache
 def _distributions() -> Mapping[str, list[str]]:
-    """By module, the distributions that bring it; to find out takes a fifth of a second."""
+    """By module, the distributions that bring it; looked up once, as every installed package is read for it."""
     return packages_distributions()
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hydra_ensembles.data import Batches
-    from hydra_ensembles.evaluation import Difference
 
 
 def evaluate(
@@ -59,6 +58,7 @@ def evaluate(
     from hydra_ensembles.evaluation import Evaluation, Protocol, compare
     from hydra_ensembles.evaluation import evaluate as evaluate_model
     from hydra_ensembles.evaluation.loading import load_network
+    from hydra_ensembles.evaluation.results import differences_json
     from hydra_ensembles.evaluation.shift import shifted_batches
 
     near_sets, far_sets = _named("near", near), _named("far", far)
@@ -92,7 +92,9 @@ def evaluate(
     differences = None if earlier is None else compare(found, earlier)
     told = found.to_json()
     if as_json:
-        typer.echo(json.dumps({**told, "compared": _plain(differences)}, indent=1))
+        typer.echo(
+            json.dumps({**told, "compared": None if differences is None else differences_json(differences)}, indent=1)
+        )
         return
     console.print(figures_table({Path(reference).name or reference: told}))
     if told["about"]["decisions"]:
@@ -134,12 +136,3 @@ def _given(**options: Any) -> dict[str, Any]:
 def _cache() -> Path:
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "hydra-ensembles" / "shifts"
-
-
-def _plain(differences: "dict[str, dict[str, dict[str, Difference]]] | None") -> Any:
-    if differences is None:
-        return None
-    return {
-        part: {row: {metric: vars(d) for metric, d in metrics.items()} for row, metrics in sets.items()}
-        for part, sets in differences.items()
-    }

@@ -17,11 +17,10 @@ from hydra_ensembles.evaluation.shift.tables import ShiftedTable
 
 ID_TEST, SHIFTS, AVERAGE = "id_test", "shifts", "average"
 GROUPS = ("near", "far")
-TAKEN = (ID_TEST, SHIFTS, AVERAGE, *GROUPS, "id_val", "ood_val", "id_train")
+TAKEN = (ID_TEST, SHIFTS, AVERAGE, *GROUPS, "id_val", "ood_val", "id_cal", "id_train")
 """Names of sets and of means over sets that no test set can have."""
 NATURAL = 0.001
-"""The share of its rows that a test set may have in common with others, as published ones do: seven of CIFAR-100's test
-images are training images too."""
+"""The share of its rows that a test set may have in common with others, as published ones do, CIFAR-100 among them."""
 
 _USED = {
     "id_val": "which was used to choose",

@@ -188,6 +188,14 @@ def compare(first: Evaluation, second: Evaluation) -> dict[str, dict[str, dict[s
     }
 
 
+def differences_json(differences: Mapping[str, Mapping[str, Mapping[str, Difference]]]) -> dict[str, Any]:
+    """What `compare` found, for a results file."""
+    return {
+        part: {row: {metric: vars(found) for metric, found in metrics.items()} for row, metrics in sets.items()}
+        for part, sets in differences.items()
+    }
+
+
 def _mean(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The unweighted mean over sets, of numbers or of resampled values."""
     return {

@@ -5,7 +5,6 @@ Shapes: T tokens.
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from hydra_ensembles.pipeline.checks import check_fits
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.running import Planned
 from hydra_ensembles.pipeline.splits import Splits
-from hydra_ensembles.pipeline.stages import load_backbone
+from hydra_ensembles.pipeline.subjects import load_backbone
 
 BACKWARD = 3
 """A step of training costs about three forwards."""
@@ -43,7 +42,7 @@ class Estimate:
 
 def estimates(recipe: RunRecipe, plan: list[Planned]) -> list[Estimate]:
     """By stage, from the sizes of the sets, the shape of the model and one measured forward."""
-    splits = Splits(recipe.data, Path())
+    splits = Splits(recipe.data, plan[0].kept.directory.parents[1] / "hashes.json")
     check_fits(recipe, splits)
     model = load_backbone(recipe)
     rows = {name: len(splits.rows(name)) for name in splits.references}

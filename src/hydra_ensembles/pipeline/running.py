@@ -17,10 +17,11 @@ from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.data import DataError
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.pipeline.checks import check_fits
+from hydra_ensembles.pipeline.making import StageError
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits, files_digest
 from hydra_ensembles.pipeline.stage import Kept, Stage, Work
-from hydra_ensembles.pipeline.stages import StageError, stages_of
+from hydra_ensembles.pipeline.stages import stages_of
 from hydra_ensembles.store import whole
 
 Tell = Callable[[str, str, float], None]
@@ -76,7 +77,7 @@ def planned(recipe: RunRecipe, output: str | Path | None = None) -> list[Planned
 
 
 def check_splits(splits: Splits) -> None:
-    """Can every split be opened? Asked before hours of work, and without reading rows."""
+    """Can every split be read? Asked before hours of work; files that have not changed are not read again."""
     for name in splits.references:
         try:
             splits.digest(name)

@@ -35,7 +35,7 @@ class Splits:
 
     data: DataSection
     memory: Path
-    """A file that remembers the hashes of files that have not changed since."""
+    """A file that remembers hashes and class names of files that have not changed since."""
     allowed: frozenset[str] | None = None
 
     def only(self, *names: str) -> "Splits":
@@ -70,8 +70,16 @@ class Splits:
     @cached_property
     def classes(self) -> list[str] | None:
         """The names of the classes in the order of their numbers, where the labels of the training data are names."""
-        named = open_data(self.references[self._naming], **self._options(self._naming))
-        return named.classes if named.labels is not None and named.labels_were_names else None
+        reference, options = self.references[self._naming], self._options(self._naming)
+        about = ["classes", reference, options, _stamp(expand(reference))]
+        key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+        known = _read(self.memory)
+        if key not in known or about[-1] is None:
+            named = open_data(reference, **options)
+            known[key] = named.classes if named.labels is not None and named.labels_were_names else None
+            _write(self.memory, known)
+        found: list[str] | None = known[key]
+        return found
 
     def batches(self, name: str, model: nn.Module, rows: Rows | None = None, **options: Any) -> Batches:
         """A split as a model takes it; unknown inputs go without labels."""
@@ -140,16 +148,16 @@ def files_digest(files: list[Path], memory: Path) -> str:
                 hasher.update(hashlib.file_digest(opened, "sha256").digest())
         known[key] = hasher.hexdigest()[:16]
         _write(memory, known)
-    return known[key]
+    return str(known[key])
 
 
-def _write(memory: Path, known: dict[str, str]) -> None:
+def _write(memory: Path, known: dict[str, Any]) -> None:
     memory.parent.mkdir(parents=True, exist_ok=True)
     with whole(memory) as draft:
         draft.write_text(json.dumps(known, indent=1) + "\n")
 
 
-def _read(memory: Path) -> dict[str, str]:
+def _read(memory: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(memory.read_text()))
     except (OSError, ValueError):

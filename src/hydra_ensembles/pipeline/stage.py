@@ -98,7 +98,7 @@ class Kept:
             "stage": stage.name,
             "settings": dict(stage.settings),
             "seed": recipe.seed,
-            "dtype": "float32",
+            "dtype": "float32",  # of weights and searches; the precision of a training is among its settings
             "versions": versions(),
             "threads": torch.get_num_threads(),
             "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

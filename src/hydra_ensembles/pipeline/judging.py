@@ -1,0 +1,75 @@
+"""The stages that judge: every figure of each model, then all of them side by side."""
+
+import json
+from typing import Any
+
+from torch import nn
+
+from hydra_ensembles.evaluation import (
+    Evaluation,
+    Protocol,
+    compare,
+    evaluate,
+)
+from hydra_ensembles.evaluation.results import differences_json
+from hydra_ensembles.evaluation.shift import shifted_batches
+from hydra_ensembles.pipeline.stage import Work
+from hydra_ensembles.pipeline.subjects import answering, one_of
+from hydra_ensembles.uncertainty import Fitted
+
+
+def evaluate_model(name: str, work: Work) -> None:
+    """Every figure of one model; answers are kept set by set, so that a killed evaluation goes on."""
+    recipe, model = work.recipe, answering(name, work)
+    detectors = recipe.evaluation.detectors and name == "base"
+    fitted = work.done.get(f"temperature-{name}")
+    evaluate(
+        model,
+        protocol_of(work, one_of(model), detectors),
+        detectors=detectors,
+        fitted=None if fitted is None else Fitted.from_json(json.loads((fitted / "fitted.json").read_text())),
+        keep=work.directory / "answers",
+        score=recipe.evaluation.score,
+        resamples=recipe.evaluation.resamples,
+        seed=recipe.seed,
+        progress=work.progress,
+    ).save(work.directory / "evaluation")
+
+
+def protocol_of(work: Work, model: nn.Module, detectors: bool) -> Protocol:
+    """The recipe's test sets, as a model takes them."""
+    data, splits = work.recipe.data, work.splits
+    near, far = (
+        {name: splits.batches(f"{group}/{name}", model) for name in getattr(data, group)} for group in ("near", "far")
+    )
+    prepared = {"batch_size": data.batch_size, "max_tokens": data.max_tokens, "first_size": data.first_size}
+    options: dict[str, Any] = {key: value for key, value in prepared.items() if value is not None}
+    clean = splits.rows("id_test")
+    shifts = {
+        shift.replace("/", "-"): shifted_batches(model, clean, shift, work.shared / "shifts", **options)
+        for shift in data.shifts
+    }
+    return Protocol(
+        splits.batches("id_test", model),
+        near,
+        far,
+        shifts,
+        id_val=splits.batches("id_val", model),
+        ood_val=None if data.ood_val is None else splits.batches("ood_val", model),
+        id_cal=None if data.id_cal is None else splits.batches("id_cal", model),
+        id_train=splits.batches("train", model) if detectors and data.train is not None else None,
+        allow_seen=data.allow_seen,
+    )
+
+
+def write_results(work: Work) -> None:
+    """The figures of all models, and how they differ from the base on the same rows."""
+    found = {name.removeprefix("evaluation-"): Evaluation.load(path / "evaluation") for name, path in work.done.items()}
+    figures = {name: evaluation.to_json() for name, evaluation in found.items()}
+    against: dict[str, Any] = {}
+    if "base" in found and work.recipe.evaluation.resamples:
+        for name, evaluation in found.items():
+            if name != "base":
+                against[f"{name} minus base"] = differences_json(compare(evaluation, found["base"]))
+    results = {"recipe": work.recipe.model_dump(), "models": figures, "compared": against}
+    (work.directory / "results.json").write_text(json.dumps(results, indent=1) + "\n")

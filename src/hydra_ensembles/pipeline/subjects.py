@@ -1,0 +1,44 @@
+"""What a stage works on: the base, the members or the hydra, from the stages before it."""
+
+from typing import Any
+
+from torch import nn
+
+from hydra_ensembles.backbones.references import load_model, settings_for_classes
+from hydra_ensembles.fusion import Hydra
+from hydra_ensembles.heads import Member, name_classes
+from hydra_ensembles.members.checkpoint import own_randomness, seed_all
+from hydra_ensembles.pipeline.recipe import RunRecipe
+from hydra_ensembles.pipeline.stage import Work
+
+
+def load_backbone(recipe: RunRecipe) -> nn.Module:
+    """The model that the recipe starts from; what is random in it comes from the recipe's seed."""
+    reference = recipe.backbone.model
+    with own_randomness():
+        seed_all(recipe.seed)
+        settings: dict[str, Any] = {**settings_for_classes(reference, recipe.backbone.classes)}
+        return load_model(reference, **settings)
+
+
+def subject(work: Work) -> nn.Module:
+    """The base model: fine-tuned, or as it was loaded."""
+    if "base" in work.done:
+        return Member.load(work.done["base"] / "model")
+    model = load_backbone(work.recipe)
+    name_classes(model, work.splits.classes)
+    return model
+
+
+def answering(name: str, work: Work) -> Any:
+    """The base, the members, or the hydra, from the stages before."""
+    if name == "members":
+        return [Member.load(path / "member") for stage, path in work.done.items() if stage.startswith("member-")]
+    if name == "hydra":
+        return Hydra.load(next(iter(work.done.values())) / "hydra")
+    return subject(work)
+
+
+def one_of(model: Any) -> nn.Module:
+    one: nn.Module = model[0] if isinstance(model, list) else model
+    return one
