@@ -19,7 +19,6 @@ from hydra_ensembles.data import Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_of
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation.detectors import features_and_logits
-from hydra_ensembles.fusion import Hydra
 from hydra_ensembles.heads import own_logits
 from hydra_ensembles.store import read_store, tensors_digest, write_store
 
@@ -107,8 +106,9 @@ def member_logits(model: Model, inputs: Inputs) -> Tensor:
 
 
 def _logits_of(model: nn.Module, inputs: Inputs) -> Tensor:
-    if isinstance(model, Hydra):
-        return model.members(inputs)
+    if callable(members := getattr(model, "members", None)):  # a hydra, or a method with members of its own
+        logits_BMC: Tensor = members(inputs)
+        return logits_BMC
     try:
         said: Any = own_logits(model, inputs)
     except UnsupportedBackbone:  # any other classifier is asked in the usual way

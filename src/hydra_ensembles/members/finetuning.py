@@ -51,6 +51,7 @@ def finetune(
     Args:
         model: a `Member`, a plain model of a supported family, or a `Hydra`, whose loss is the mean of its members'
             losses: each member learns for itself, and what they share learns from all. A hydra has no dropout.
+            Or a `Trainee`, which says itself what of it is trained.
         train: inputs with labels `(B,)`; tensors are shuffled by the seed and cut by the recipe's batch size.
         val: for early stopping and the choice of the best weights; without it neither happens.
         recipe: a `Recipe`, or the name of one in `RECIPES`.
@@ -65,7 +66,8 @@ def finetune(
     recipe = recipe_named(recipe)
     changes = {"seed": seed, "freeze_blocks": freeze_blocks}
     recipe = replace(recipe, **{field: value for field, value in changes.items() if value is not None})  # type: ignore[arg-type]
-    trainee, home = Trainee(model), next(model.parameters()).device
+    trainee = model if isinstance(model, Trainee) else Trainee(model)
+    home = next(model.parameters()).device
     with own_randomness(), trainee.set_up(recipe) as trained, torch.enable_grad(), shown(progress, title) as show:
         train, val = prepared(train, val, recipe)
         scratch = None if checkpoint is None else Path(checkpoint).expanduser()

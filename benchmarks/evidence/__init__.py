@@ -1,0 +1,1 @@
+"""What the evidence benchmarks share: units of work, trained networks, methods, results, tables."""

@@ -1,0 +1,67 @@
+"""Answers of networks to every test set and to the validation sets, kept set by set: asked once, judged often."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from evidence.networks import Networks
+from evidence.setting import Setting
+from hydra_ensembles import fuse
+from hydra_ensembles.baselines import McDropout
+from hydra_ensembles.data import Batches
+from hydra_ensembles.evaluation import Answers, answers
+from hydra_ensembles.evaluation.answers import load_answers
+
+KNOWN_VAL, UNKNOWN_VAL, TRAIN = "known-val", "unknown-val", "train"
+
+
+def asked(
+    networks: Networks, name: str, build: Callable[[], nn.Module], after: Sequence[str], features: bool = False
+) -> str:
+    """A unit that asks a model; with features also about the rows of the training after pruning."""
+
+    def work(place: Path) -> None:
+        model = build()
+        one = model if hasattr(model, "heads") else networks.load(after[0])
+        for split, batches in sets_of(networks.setting, one, features).items():
+            if (place / split / "config.json").is_file():
+                continue
+            has_labels = getattr(batches, "labels", None) is not None
+            answers(model, batches, labels=has_labels, features=features, progress=False).save(place / split)
+
+    return networks.units.add(f"answers/{name}", work, after)
+
+
+def sets_of(setting: Setting, model: nn.Module, features: bool) -> dict[str, Batches]:
+    """Every set a model is asked about, by name."""
+    sets = {**setting.tests(model), KNOWN_VAL: setting.known_val(model), UNKNOWN_VAL: setting.unknown_val(model)}
+    return sets | ({TRAIN: setting.tune(model, 0)} if features else {})
+
+
+def ask_network(networks: Networks, unit: str, features: bool = False) -> str:
+    """One stored network."""
+    name = unit.removeprefix("networks/")
+    return asked(networks, name, lambda: networks.load(unit), (unit,), features)
+
+
+def ask_hydra(networks: Networks, name: str, members: Sequence[str], mlp: str = "average") -> str:
+    """Stored members, fused."""
+    return asked(networks, name, lambda: fuse([networks.load(one) for one in members], mlp=mlp), members)
+
+
+def ask_dropout(networks: Networks, name: str, unit: str, passes: int) -> str:
+    """One stored network with its dropout on."""
+    return asked(networks, name, lambda: McDropout(networks.load(unit), passes), (unit,))
+
+
+def together(networks: Networks, units: Sequence[str]) -> Mapping[str, Answers]:
+    """The answers of several units as those of one ensemble, by set."""
+    parts = [load_answers(networks.units.directory(unit)) for unit in units]
+    if len(parts) == 1:
+        return parts[0]
+    shared = [name for name in parts[0] if all(name in part for part in parts)]
+    return {
+        name: Answers(torch.cat([part[name].logits for part in parts], dim=1), parts[0][name].labels) for name in shared
+    }

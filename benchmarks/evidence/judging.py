@@ -1,0 +1,137 @@
+"""From answers to a results file: every figure of one method with one seed.
+
+Shares are fractions here, as `evaluate` has them; the summary turns those that the paper shows in percent.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evidence.asking import KNOWN_VAL, TRAIN, UNKNOWN_VAL, together
+from evidence.methods import Row
+from evidence.networks import Networks
+from evidence.setting import Setting
+from hydra_ensembles.evaluation import Answers, Evaluation
+from hydra_ensembles.evaluation.detectors import Detectors, classifier_of, fit_detectors
+from hydra_ensembles.evaluation.judged import Judged, judged
+from hydra_ensembles.evaluation.metrics import answer_metrics, separation_metrics
+from hydra_ensembles.evaluation.protocol import ID_TEST
+from hydra_ensembles.uncertainty import fit_temperature
+from hydra_ensembles.uncertainty.temperature import Temperature
+from provenance import RESULTS, provenance
+
+AVERAGED = ("near", "far")
+RESAMPLES = 1000
+
+
+def file_name(method: str, seed: int) -> str:
+    """A method's results file; `+` is part of some names."""
+    return f"{re.sub(r'[^a-z0-9+]+', '-', method.lower()).strip('-').replace('-+', '+')}-{seed}"
+
+
+def results_unit(networks: Networks, row: Row) -> str:
+    """Judge a row, and write `results/SETTING/METHOD-SEED.json`."""
+
+    def work(place: Path) -> None:
+        found = figures(networks, row)
+        found.pop("evaluations")[0].save(place / "evaluation")
+        path = RESULTS / networks.setting.name / f"{file_name(row.method, row.seed)}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        about = provenance(packages=["transformers", "timm", "peft", "torchmetrics", "torch-uncertainty"])
+        path.write_text(json.dumps({**found, "provenance": about}, indent=1) + "\n")
+
+    return networks.units.add(f"rows/{file_name(row.method, row.seed)}", work, row.parts)
+
+
+def figures(networks: Networks, row: Row) -> dict[str, Any]:
+    """Every figure of a row, by column of known tests, plain and with a temperature."""
+    setting, said = networks.setting, together(networks, row.parts)
+    val = said[KNOWN_VAL]
+    assert val.labels is not None
+    fitted = fit_temperature(val.logits, val.labels).temperature
+    detectors = _detectors(networks, row, said)
+    rows = {name: _judged(one, None, detectors) for name, one in said.items() if name != TRAIN}
+    columns: dict[str, Any] = {}
+    evaluations = []
+    for column, known in setting.known_tests.items():
+        plain = evaluation(setting, {**rows, ID_TEST: _known(said, known, None, detectors)}, AVERAGED)
+        apart = evaluation(setting, {**rows, ID_TEST: plain.judged[ID_TEST]}, ("apart",))
+        scaled = _known(said, known, fitted)
+        columns[column] = {
+            "answers": plain.figures["answers"][ID_TEST],
+            "tempered": answer_metrics(scaled),
+            "diversity": plain.figures["diversity"],
+            "ood": {part[4:]: sets for part, sets in plain.figures.items() if part.startswith("ood/")},
+            "apart": {part[4:]: sets for part, sets in apart.figures.items() if part.startswith("ood/")},
+        }
+        evaluations.append(plain)
+    cost = row.cost()
+    return {
+        "method": row.method,
+        "seed": row.seed,
+        "members": val.logits.shape[1],
+        "heads": row.heads,
+        "cost": cost.to_json(),
+        "temperature": fitted.value,
+        "validation": validation(rows),
+        "columns": columns,
+        "networks": {unit: networks.units.done(unit) for unit in _networks(networks, row)},
+        "evaluations": evaluations,
+    }
+
+
+def validation(rows: Mapping[str, Judged]) -> dict[str, Any]:
+    """What choices may be made by: figures on the validation sets alone."""
+    known, unknown = rows[KNOWN_VAL], rows[UNKNOWN_VAL]
+    ood = {score: separation_metrics(known.scores[score], unknown.scores[score]) for score in known.scores}
+    return {"answers": answer_metrics(known), "ood": ood}
+
+
+def evaluation(setting: Setting, rows: Mapping[str, Judged], groups: tuple[str, ...]) -> Evaluation:
+    """Judged rows as an evaluation, with `near` and `far`, or with all other sets as `far`."""
+    named = {group: list(setting.groups[group]) for group in groups}
+    if groups != AVERAGED:
+        named = {"far": [name for sets in named.values() for name in sets]}
+    sets = [ID_TEST, *(name for names in named.values() for name in names)]
+    return Evaluation({name: rows[name] for name in sets}, {"shifts": [], "near": [], **named}, resamples=RESAMPLES)
+
+
+def _known(
+    said: Mapping[str, Answers],
+    sets: tuple[str, ...],
+    temperature: Temperature | None,
+    detectors: Detectors | None = None,
+) -> Judged:
+    parts = [said[name] for name in sets]
+    labels = torch.cat([part.labels for part in parts if part.labels is not None])
+    features = None if parts[0].features is None else torch.cat([p.features for p in parts if p.features is not None])
+    joined = Answers(torch.cat([part.logits for part in parts]), labels, features=features)
+    return _judged(joined, temperature, detectors)
+
+
+def _judged(said: Answers, temperature: Temperature | None, detectors: Detectors | None = None) -> Judged:
+    rows = judged(said.logits, said.labels, temperature)
+    if detectors is None:
+        return rows
+    assert said.features is not None
+    return replace(rows, scores={**rows.scores, **detectors.scores(said.features, said.logits)})
+
+
+def _detectors(networks: Networks, row: Row, said: Mapping[str, Answers]) -> Detectors | None:
+    """KNN, Mahalanobis and ViM of one network whose features were kept; they see no unknown input."""
+    train = said.get(TRAIN)
+    if train is None or len(row.parts) > 1 or train.features is None or train.labels is None:
+        return None
+    weight, bias = classifier_of(networks.load(row.parts[0].replace("answers/", "networks/")))
+    return fit_detectors(train.features, train.logits, train.labels, weight, bias)
+
+
+def _networks(networks: Networks, row: Row) -> list[str]:
+    """The trained networks of a row."""
+    units = networks.units.units
+    return [*row.members, *(one for part in row.parts for one in units[part].after if one not in row.members)]

@@ -1,0 +1,54 @@
+"""A setting: the pre-trained model, its data and its training, on which all methods are compared."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from hydra_ensembles.data import Batches
+from hydra_ensembles.members import Recipe
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything that the methods have in common.
+
+    Data are functions of a model, which says how its inputs are prepared.
+    """
+
+    name: str
+    kept: Path
+    """Where networks, rankings and answers are kept; not part of the repository."""
+    load: Callable[[int], nn.Module]
+    """The pre-trained model with a new classifier, drawn with a seed."""
+    train: Callable[[nn.Module, int], Batches]
+    """All training rows, in the order of a seed."""
+    tune: Callable[[nn.Module, int], Batches]
+    """The rows of the training after pruning."""
+    calibration: Callable[[nn.Module, int], Batches]
+    """The m-th of several disjoint samples of training rows, for Taylor scores."""
+    known_val: Callable[[nn.Module], Batches]
+    unknown_val: Callable[[nn.Module], Batches]
+    known_search: Callable[[nn.Module], Batches]
+    unknown_search: Callable[[nn.Module], Batches]
+    tests: Callable[[nn.Module], Mapping[str, Batches]]
+    """Every test set by name; known ones first."""
+    known_tests: Mapping[str, tuple[str, ...]]
+    """By name of a column: the sets that are known inputs there."""
+    groups: Mapping[str, tuple[str, ...]]
+    """`near` and `far`, which make the average, and `apart`."""
+    base: Recipe
+    post: Recipe
+    """The training after pruning, which controls get too."""
+    rates: tuple[float, ...]
+    layers: int
+    heads: int
+    """Of each layer, before pruning."""
+    keep: int
+    pool: int
+    by_layer: int
+    """Heads that a Taylor ranking per layer removes in each layer."""
+    tokens: int | None = None
+    """Of an input whose multiply-adds are counted."""
+    members: int = 3

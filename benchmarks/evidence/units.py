@@ -1,0 +1,112 @@
+"""Units of work: each leaves one directory behind, is passed over when that is there, and waits for those before it.
+
+Several workers can go through the same units: each takes what no other has, so two processes with one thread each
+use two cores better than one process with two. A killed worker leaves its unit to the next.
+"""
+
+import fcntl
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Work = Callable[[Path], Mapping[str, Any] | None]
+"""Works in a directory of its own; what it returns is kept in `done.json`."""
+PAUSE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One thing to do, after others."""
+
+    name: str
+    work: Work
+    after: tuple[str, ...] = ()
+
+
+@dataclass
+class Units:
+    """All units of a benchmark by name, in the order in which they are to be tried; files lie under `root`."""
+
+    root: Path
+    units: dict[str, Unit] = field(default_factory=dict)
+
+    def add(self, name: str, work: Work, after: Sequence[str] = ()) -> str:
+        """One more unit; the same name twice is the same unit."""
+        missing = [one for one in after if one not in self.units]
+        assert not missing, f"'{name}' comes after {missing}, which are not there"
+        self.units.setdefault(name, Unit(name, work, tuple(after)))
+        return name
+
+    def directory(self, name: str) -> Path:
+        return self.root / name
+
+    def is_done(self, name: str) -> bool:
+        return (self.directory(name) / "done.json").is_file()
+
+    def done(self, name: str) -> dict[str, Any]:
+        """What a finished unit said of itself."""
+        found: dict[str, Any] = json.loads((self.directory(name) / "done.json").read_text())
+        return found
+
+    def needed(self, wanted: Sequence[str]) -> list[str]:
+        """The wanted units and all that come before them, in the order of the units."""
+        found: set[str] = set()
+        left = list(wanted)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += self.units[name].after
+        return [name for name in self.units if name in found]
+
+    def run(self, wanted: Sequence[str], stop_at: float | None = None) -> None:
+        """Do what is wanted and not done; return when nothing is left, or when no unit may begin any more."""
+        names = self.needed(wanted)
+        while left := [name for name in names if not self.is_done(name)]:
+            ready = [name for name in left if all(self.is_done(one) for one in self.units[name].after)]
+            if stop_at is not None and time.time() > stop_at:
+                print(f"stopped in time; {len(left)} units are left", flush=True)
+                return
+            if not any(self._try(name) for name in ready):
+                time.sleep(PAUSE_S)
+
+    def _try(self, name: str) -> bool:
+        """Do a unit unless another worker is at it; was it done here?"""
+        place = self.directory(name)
+        place.mkdir(parents=True, exist_ok=True)
+        with _held(place / "lock") as is_held:
+            if not is_held or self.is_done(name):
+                return False
+            print(f"{datetime.now(UTC):%H:%M:%S}  {name}", flush=True)
+            started = time.monotonic()
+            try:
+                said = dict(self.units[name].work(place) or {})
+            except Exception:
+                traceback.print_exc()
+                raise
+            about = {"seconds": round(time.monotonic() - started, 1), "threads": torch.get_num_threads()}
+            draft = place / "done.json.draft"
+            draft.write_text(json.dumps({**said, **about}, indent=1) + "\n")
+            os.replace(draft, place / "done.json")
+            return True
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[bool]:
+    """A lock that goes with its process."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

@@ -1,0 +1,73 @@
+"""One encoder with several classifiers: what the paper's text (5.2) literally says of its Deep Ensembles (D).
+
+Shapes: B batch, M members, C classes.
+"""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones import Backbone, Inputs
+from hydra_ensembles.baselines.ensemble import network_cost
+from hydra_ensembles.baselines.method import BaselineError
+from hydra_ensembles.data import Data
+from hydra_ensembles.fusion import fuse
+from hydra_ensembles.heads import HeadSet, Member, prune
+from hydra_ensembles.heads.cost import Cost
+from hydra_ensembles.members import Recipe, finetune_members
+from hydra_ensembles.members.recipes import recipe_named
+
+
+class ClassifierEnsemble(nn.Module):
+    """M classifiers, each drawn with a seed of its own, on one encoder that stays as it is.
+
+    A classifier is the last linear layer. The encoder runs once: answers are those of a hydra whose trunk is the
+    whole encoder.
+    """
+
+    def __init__(self, model: nn.Module, members: int = 3, seed: int = 0):
+        super().__init__()
+        start = model if isinstance(model, Member) else prune(model, HeadSet.all(model))
+        self.networks = nn.ModuleList(copy.deepcopy(start) for _ in range(members))
+        for m, network in enumerate(self.networks):
+            assert isinstance(network, Member)
+            draw_classifier(network, seed + m)
+
+    def fit(self, train: Data, val: Data | None, recipe: Recipe | str, **options: Any) -> None:
+        """Train the classifiers, and nothing else."""
+        finetune_members(list(self.networks), train, val, replace(recipe_named(recipe), head_only=True), **options)
+
+    def members(self, inputs: Inputs) -> Tensor:
+        """The logits of every classifier `(B, M, C)`, from one pass through the encoder."""
+        # Fused anew each time: it costs copies of pointers only, and the classifiers may have been trained since.
+        return fuse([one for one in self.networks if isinstance(one, Member)]).members(inputs)
+
+    def cost(self, text_tokens: int | None = None) -> Cost:
+        """One network, and M - 1 more classifiers."""
+        one = network_cost(self.networks[0], text_tokens)
+        (tower,) = _towers(self.networks[0])
+        classifier = tower.readout.classifier
+        more = len(self.networks) - 1
+        own = Cost(sum(p.numel() for p in classifier.parameters()), classifier.weight.numel())
+        return one + Cost(more * own.params, more * own.mult_adds)
+
+
+def draw_classifier(member: Member, seed: int) -> None:
+    """New numbers for the last linear layer, as torch draws them (uniform, by the width), from a seed."""
+    (tower,) = _towers(member)
+    classifier = tower.readout.classifier
+    if classifier is None:
+        raise BaselineError(f"{type(member.model).__name__} has no classifier to draw; build it with classes")
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        classes, width = classifier.weight.shape
+        fresh = nn.Linear(width, classes, bias=classifier.bias is not None)
+        for own, new in zip(classifier.parameters(), fresh.parameters(), strict=True):
+            own.copy_(new)
+
+
+def _towers(network: nn.Module) -> list[Any]:
+    return list(Backbone.of(network.model if isinstance(network, Member) else network).towers.values())

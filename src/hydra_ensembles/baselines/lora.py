@@ -1,0 +1,110 @@
+"""LoRA ensembles: one encoder, and for each member small low-rank changes of its attention, through peft.
+
+Shapes: B batch, M members, C classes.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones import Inputs
+from hydra_ensembles.baselines.classifiers import draw_classifier
+from hydra_ensembles.baselines.ensemble import network_cost
+from hydra_ensembles.baselines.method import BaselineError
+from hydra_ensembles.data import Data
+from hydra_ensembles.evaluation.answers import member_logits
+from hydra_ensembles.heads import HeadSet, Member, prune
+from hydra_ensembles.heads.cost import Cost
+from hydra_ensembles.members import Recipe, finetune
+from hydra_ensembles.members.recipes import recipe_named
+from hydra_ensembles.members.trainee import Trainee
+from hydra_ensembles.optional import import_extra
+
+TARGETS = {"query", "key", "value", "q_lin", "k_lin", "v_lin", "q_proj", "k_proj", "v_proj", "qkv"}
+"""What libraries call the linear layers that make queries, keys and values."""
+
+
+class LoraEnsemble(nn.Module):
+    """M members; of each only LoRA matrices of queries, keys and values, and the classifier, are trained.
+
+    After training the matrices are added to the weights they belong to, so a member is an ordinary `Member`.
+    """
+
+    def __init__(self, model: nn.Module, members: int = 3, rank: int = 4, alpha: float = 8, seed: int = 0):
+        super().__init__()
+        start = model if isinstance(model, Member) else prune(model, HeadSet.all(model))
+        self.networks = nn.ModuleList(copy.deepcopy(start) for _ in range(members))
+        self.rank, self.alpha = rank, alpha
+        self.adapter_params = 0
+        for m, network in enumerate(self.networks):
+            assert isinstance(network, Member)
+            draw_classifier(network, seed + m)
+
+    def fit(
+        self,
+        train: Data,
+        val: Data | None,
+        recipe: Recipe | str,
+        seeds: Sequence[int] | None = None,
+        **options: Any,
+    ) -> None:
+        """Train every member; `options` are those of `finetune`, seeds count on from the recipe's."""
+        first = recipe_named(recipe).seed
+        for network, seed in zip(self.networks, seeds or range(first, first + len(self.networks)), strict=True):
+            assert isinstance(network, Member)
+            trainee = LoraTrainee(network, self.rank, self.alpha, seed)
+            self.adapter_params = sum(p.numel() for p in trainee.adapters.values())
+            finetune(trainee, train, val, recipe, seed=seed, **options)
+            trainee.merge()
+
+    def members(self, inputs: Inputs) -> Tensor:
+        """The logits of every member `(B, M, C)`."""
+        return member_logits(list(self.networks), inputs)
+
+    def cost(self, text_tokens: int | None = None) -> Cost:
+        """One encoder and M sets of adapters to store; M networks to run."""
+        one = network_cost(self.networks[0], text_tokens)
+        return Cost(one.params + len(self.networks) * self.adapter_params, len(self.networks) * one.mult_adds)
+
+
+class LoraTrainee(Trainee):
+    """A member with LoRA matrices in it, of which only these and the classifier move."""
+
+    def __init__(self, member: Member, rank: int, alpha: float, seed: int):
+        super().__init__(member)  # reads the plain layers; peft then wraps them, and they keep their parameters
+        peft = import_extra("peft", "train", "LoRA ensembles")
+        names = {name.rpartition(".")[2] for name, part in member.model.named_modules() if isinstance(part, nn.Linear)}
+        if not names & TARGETS:
+            raise BaselineError(
+                f"{type(member.model).__name__} has no linear layer called {', '.join(sorted(TARGETS))}"
+            )
+        settings = peft.LoraConfig(
+            r=rank, lora_alpha=alpha, target_modules=sorted(names & TARGETS), lora_dropout=0.0, bias="none"
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            peft.inject_adapter_in_model(settings, member.model)
+        for parameter in member.parameters():  # peft freezes all but its own; the recipe decides here
+            parameter.requires_grad_(True)
+
+    @property
+    def adapters(self) -> dict[str, nn.Parameter]:
+        """The LoRA matrices by name."""
+        return {name: p for name, p in self.model.named_parameters() if "lora_" in name}
+
+    def trained(self, recipe: Recipe) -> dict[str, nn.Parameter]:
+        """The LoRA matrices and the classifier."""
+        head = {id(p) for p in self.tower.readout.classifier.parameters()}
+        return self.adapters | {name: p for name, p in self.model.named_parameters() if id(p) in head}
+
+    def merge(self) -> None:
+        """Add what was learnt to the weights, and take the LoRA layers out."""
+        inner = self.model.model
+        for path, part in list(inner.named_modules()):  # type: ignore[union-attr]
+            if hasattr(part, "get_base_layer") and hasattr(part, "merge"):
+                part.merge()
+                parent, _, name = path.rpartition(".")
+                setattr(inner.get_submodule(parent), name, part.get_base_layer())  # type: ignore[union-attr]
