@@ -34,13 +34,13 @@ def file_name(method: str, seed: int) -> str:
     return f"{re.sub(r'[^a-z0-9+]+', '-', method.lower()).strip('-').replace('-+', '+')}-{seed}"
 
 
-def results_unit(networks: Networks, row: Row) -> str:
-    """Judge a row, and write `results/SETTING/METHOD-SEED.json`."""
+def results_unit(networks: Networks, row: Row, folder: str = "") -> str:
+    """Judge a row, and write `results/SETTING/FOLDER/METHOD-SEED.json`."""
 
     def work(place: Path) -> None:
         found = figures(networks, row)
         found.pop("evaluations")[0].save(place / "evaluation")
-        path = RESULTS / networks.setting.name / f"{file_name(row.method, row.seed)}.json"
+        path = RESULTS / networks.setting.name / folder / f"{file_name(row.method, row.seed)}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         about = provenance(packages=["transformers", "timm", "peft", "torchmetrics", "torch-uncertainty"])
         path.write_text(json.dumps({**found, "provenance": about}, indent=1) + "\n")

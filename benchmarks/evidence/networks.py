@@ -77,35 +77,66 @@ class Networks:
 
         return self._trained("lora", seed, start, self.setting.train, self.setting.base, 0)
 
-    def member(self, kind: str, seed: int, m: int, head_sets: str) -> str:
-        """Member m with the heads of a unit that chose them, trained after pruning."""
-        base = self.base(10 * seed)
+    def pruned(self, seed: int, m: int, head_sets: str, base: int | None = None) -> Member:
+        """Member m with the heads of a unit that chose them, before any training."""
+        return prune(self.load(self.base(10 * seed if base is None else base)), self.head_sets(head_sets)[m])
+
+    def member(self, kind: str, seed: int, m: int, head_sets: str, base: int | None = None, **recipe: Any) -> str:
+        """The same, trained; `base` is another network than `single`, `recipe` changes the training."""
+        after = (self.base(10 * seed if base is None else base), head_sets)
+        post = replace(self.setting.post, **recipe)
 
         def start() -> Member:
-            return prune(self.load(base), self.head_sets(head_sets)[m])
+            return self.pruned(seed, m, head_sets, base)
 
-        after = (base, head_sets)
-        return self._trained(kind, 10 * seed + m, start, self.setting.tune, self.setting.post, 0, after)
+        return self._trained(kind, 10 * seed + m, start, self.setting.tune, post, 0, after)
+
+    def varied(self, name: str, m: int, head_sets: str, like: str, order: int, dropout: int) -> str:
+        """Member m of seed 0 whose batches come in the order of one seed and whose dropout draws from another.
+
+        At the rate that was chosen for the networks of `like`.
+        """
+        base = self.base(0)
+
+        def work(place: Path) -> Mapping[str, Any]:
+            def ordered(model: nn.Module, seed: int) -> Batches:
+                return self.setting.tune(model, order)
+
+            rate = self.units.done(like)["rate"]
+            return self._train(place, self.pruned(0, m, head_sets), dropout, rate, ordered, self.setting.post)
+
+        return self.units.add(f"networks/{name}", work, (base, head_sets, like))
 
     def head_sets(self, name: str) -> list[HeadSet]:
         found = json.loads((self.units.directory(name) / "selection.json").read_text())
         return [HeadSet.from_json(one) for one in found["members"]]
 
     def circuit(
-        self, seed: int, objective: str, remove: int, name: str | None = None, onward: str | None = None, **data: Any
+        self, seed: int, objective: str, remove: int, name: str | None = None, onward: str | None = None, **other: Any
     ) -> str:
-        """A lazy search on the fixed validation rows, or onward from another; `data` puts others in their place."""
+        """A lazy search on the fixed validation rows, or onward from another.
+
+        `other` puts another `known`, `unknown` or `layers` in the place of the usual ones.
+        """
         base, setting = self.base(10 * seed), self.setting
 
         def work(place: Path) -> Mapping[str, Any]:
             model = self.load(base)
-            known = data.get("known", setting.known_search)(model)
-            unknown = None if objective == "acc" else data.get("unknown", setting.unknown_search)(model)
+            known = other.get("known", setting.known_search)(model)
+            unknown = None if objective == "acc" else other.get("unknown", setting.unknown_search)(model)
             journal = place / "journal.jsonl"
             if onward is not None and not journal.exists():
                 shutil.copyfile(self.units.directory(onward) / "journal.jsonl", journal)
             found = circuit_ranking(
-                model, known, unknown, objective, remove, search="lazy", journal=journal, progress=False
+                model,
+                known,
+                unknown,
+                objective,
+                remove,
+                search="lazy",
+                layers=other.get("layers"),
+                journal=journal,
+                progress=False,
             )
             found.save(place / "ranking.json")
             return {"start_score": found.start_score, "last_score": found.scores[-1]}

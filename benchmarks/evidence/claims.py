@@ -1,0 +1,124 @@
+"""The paper's other claims, and ours beyond it, as rows: one seed each, in `results/SETTING/claims/`."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from evidence.asking import ask_network, asked
+from evidence.methods import MOST_MEMBERS, Row, heads_of, hydra_row, members_of
+from evidence.networks import OBJECTIVES, Networks
+from hydra_ensembles.baselines import DeepEnsemble
+from hydra_ensembles.heads import Member
+from hydra_ensembles.heads.cost import Cost
+
+SWEPT = (60, 48, 36, 24)
+SOURCES = {"heads": (1, 0, 0), "order": (0, 1, 0), "dropout": (0, 0, 1), "order, dropout": (0, 1, 1), "none": (0, 0, 0)}
+"""What members differ in, for Tables 8 and 9; all three at once is `hydra (sampled)`."""
+CIRCUITS = {"avg": "CircAvg", "acc": "CircAcc", "ood": "CircOOD"}
+
+
+def without_training(networks: Networks) -> Iterator[Row]:
+    """Tables 4 and 6: heads removed, nothing trained."""
+    setting = networks.setting
+    for place, objective in enumerate(OBJECTIVES):
+        yield _untrained(networks, f"{CIRCUITS[objective]}, no training", "circuit", place, setting.keep)
+    yield _untrained(networks, "Taylor, no training", "taylor", 0, setting.keep)
+    yield _untrained(networks, "random heads, no training", "random", 0, setting.keep)
+
+
+def swept(networks: Networks) -> Iterator[Row]:
+    """Figures 5 and 6: CircAvg with more and fewer heads, before and after training."""
+    setting = networks.setting
+    remove = setting.layers * setting.heads - setting.keep
+    ranking = networks.circuit(0, "avg", setting.pool, "circuit-avg-long", networks.circuit(0, "avg", remove))
+    for keep in SWEPT:
+        chosen = networks.selection(f"keep-{keep}", 0, [ranking], members=1, keep=keep)
+        yield _pruned_row(networks, f"CircAvg {keep} heads, no training", chosen, 0, keep)
+        unit = networks.member(f"keep{keep}", 0, 0, chosen)
+        heads = f"{keep / setting.layers:g}"
+        yield Row(f"CircAvg {keep} heads", 0, (ask_network(networks, unit),), _alone(networks, [unit]), heads)
+
+
+def not_fused(networks: Networks) -> Iterator[Row]:
+    """Table 11: the members of hydra (circuit) before their MLPs are averaged."""
+    for kind, name in (("circuit", "circuit"), ("taylor", "Taylor")):
+        units = members_of(networks, kind, 0)
+        parts = tuple(ask_network(networks, unit) for unit in units)
+        yield Row(f"hydra ({name}), not fused", 0, parts, _alone(networks, units), _heads(networks))
+
+
+def sources(networks: Networks) -> Iterator[Row]:
+    """Tables 8 and 9: members of hydra (sampled) that differ in some things only."""
+    chosen, usual = heads_of(networks, "sampled", 0), members_of(networks, "sampled", 0)
+    for name, (heads, order, dropout) in SOURCES.items():
+        units = []
+        for m in range(networks.setting.members):
+            which = (m * heads, m * order, m * dropout)
+            same = len(set(which)) == 1
+            unit = (
+                usual[which[0]]
+                if same
+                else networks.varied(
+                    f"varied-{''.join(map(str, which))}", which[0], chosen, usual[0], which[1], which[2]
+                )
+            )
+            units.append(unit)
+        kind = f"varied-{'-'.join(str(flag) for flag in (heads, order, dropout))}"
+        yield hydra_row(networks, f"hydra (sampled), differ in {name}", kind, 0, units, _heads(networks))
+
+
+def member_counts(networks: Networks) -> Iterator[Row]:
+    """Table 10: two and five members; three are hydra (sampled)."""
+    chosen = heads_of(networks, "sampled", 0)
+    units = [networks.member("sampled", 0, m, chosen) for m in range(MOST_MEMBERS)]
+    for number in (2, MOST_MEMBERS):
+        heads = f"{networks.setting.keep / networks.setting.layers:g}x{number}"
+        yield hydra_row(networks, f"hydra (sampled), {number} members", f"sampled-{number}", 0, units[:number], heads)
+
+
+def trunk(networks: Networks, blocks: int, keep: int) -> Iterator[Row]:
+    """Ours: the first blocks are shared, circuits are searched behind them."""
+    setting = networks.setting
+    remove = (setting.layers - blocks) * setting.heads - keep
+    layers = range(blocks, setting.layers)
+    rankings = [
+        networks.circuit(0, objective, remove, f"circuit-{objective}-trunk{blocks}", layers=layers)
+        for objective in OBJECTIVES
+    ]
+    chosen = networks.selection(f"trunk{blocks}", 0, rankings, keep=keep, trunk=blocks)
+    units = [networks.member(f"trunk{blocks}", 0, m, chosen, freeze_blocks=blocks) for m in range(setting.members)]
+    yield hydra_row(networks, f"hydra (circuit), trunk of {blocks}", f"trunk{blocks}", 0, units, _heads(networks))
+
+
+def own_bases(networks: Networks) -> Iterator[Row]:
+    """Ours: each member comes from another network of DE(D), with the circuit of its objective from the first."""
+    chosen = heads_of(networks, "circuit", 0)
+    units = [networks.member("ownbase", 0, m, chosen, base=m) for m in range(networks.setting.members)]
+    for mlp in ("average", "grouped"):
+        yield hydra_row(networks, f"hydra (circuit), own bases, {mlp}", "ownbase", 0, units, _heads(networks), mlp)
+
+
+def _untrained(networks: Networks, method: str, kind: str, m: int, keep: int) -> Row:
+    return _pruned_row(networks, method, heads_of(networks, kind, 0), m, keep)
+
+
+def _pruned_row(networks: Networks, method: str, chosen: str, m: int, keep: int) -> Row:
+    name = f"pruned-{chosen.removeprefix('heads/')}-{m}"
+
+    def build() -> Member:
+        return networks.pruned(0, m, chosen)
+
+    part = asked(networks, name, build, (networks.base(0), chosen))
+    return Row(
+        method, 0, (part,), lambda: DeepEnsemble([build()]).cost(networks.setting.tokens), _per_layer(networks, keep)
+    )
+
+
+def _alone(networks: Networks, units: Sequence[str]) -> Callable[[], Cost]:
+    return lambda: DeepEnsemble([networks.load(unit) for unit in units]).cost(networks.setting.tokens)
+
+
+def _per_layer(networks: Networks, keep: int) -> str:
+    return f"{keep / networks.setting.layers:g}"
+
+
+def _heads(networks: Networks) -> str:
+    return f"{_per_layer(networks, networks.setting.keep)}x{networks.setting.members}"

@@ -1,0 +1,186 @@
+"""The evidence benchmarks at toy size: every row is made, judged and summarised, and a killed run goes on."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from evidence import judging, summary
+from evidence.claims import member_counts, not_fused, own_bases, sources, swept, trunk, without_training
+from evidence.comparing import compared
+from evidence.methods import SEEDS_OF, row
+from evidence.networks import Networks
+from evidence.setting import Setting
+from evidence.units import Units
+from families import BY_NAME, CLASSES, model_of
+from hydra_ensembles.data.batches import TensorBatches
+from hydra_ensembles.members import Recipe
+
+RECIPE = Recipe("toy", learning_rate=1e-3, epochs=1, dropout=0.1)
+GROUPS = {"near": ("almost",), "far": ("noise", "other"), "apart": ("apart",)}
+
+
+def rows(seed, number=24, labels=True, shift=0):
+    inputs = BY_NAME["bert"].inputs(number, 7, seed)
+    inputs = {**inputs, "input_ids": (inputs["input_ids"] + shift) % 40}
+    answer = (inputs["input_ids"][:, 1] % CLASSES) if labels else None
+    return inputs, answer
+
+
+def batches(seed, shuffle=False, order=0, **more):
+    return TensorBatches(*rows(seed, **more), batch_size=8, shuffle=shuffle, seed=order)
+
+
+def toy(place):
+    def load(seed):
+        model = copy.deepcopy(model_of("bert"))
+        torch.manual_seed(seed)
+        torch.nn.init.normal_(model.classifier.weight)
+        return model
+
+    unknown = {
+        name: batches(10 + i, labels=False, shift=5) for i, name in enumerate(("almost", "noise", "other", "apart"))
+    }
+    return Setting(
+        name="toy",
+        kept=place / "kept",
+        load=load,
+        train=lambda model, seed: batches(0, shuffle=True, order=seed),
+        tune=lambda model, seed: batches(1, shuffle=True, order=seed),
+        calibration=lambda model, sample: batches(20 + sample),
+        known_val=lambda model: batches(2),
+        unknown_val=lambda model: batches(3, labels=False, shift=3),
+        known_search=lambda model: batches(2),
+        unknown_search=lambda model: batches(3, labels=False, shift=3),
+        tests=lambda model: {"first": batches(4), "second": batches(5), **unknown},
+        known_tests={"first": ("first",), "both": ("first", "second")},
+        groups=GROUPS,
+        base=RECIPE,
+        post=replace(RECIPE, freeze_stem=True),
+        rates=(1e-3, 3e-3),
+        layers=3,
+        heads=4,
+        keep=6,
+        pool=8,
+        by_layer=2,
+        tokens=7,
+    )
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    place = tmp_path_factory.mktemp("evidence")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (judging, summary):
+            patch.setattr(module, "RESULTS", place / "results")
+        setting = toy(place)
+        made = Networks(setting, Units(setting.kept))
+        wanted = [judging.results_unit(made, row(made, method, 0)) for method in SEEDS_OF]
+        claims = [
+            *without_training(made),
+            *not_fused(made),
+            *sources(made),
+            *member_counts(made),
+            *trunk(made, 1, 4),
+            *own_bases(made),
+        ]
+        with pytest.MonkeyPatch.context() as fewer:
+            fewer.setattr("evidence.claims.SWEPT", (8, 6))
+            claims += list(swept(made))
+        wanted += [judging.results_unit(made, one, "claims") for one in claims]
+        made.units.run(wanted)
+        yield made
+
+
+def test_every_row_has_every_figure(networks):
+    found = summary.results_of("toy")
+    assert {method for method, _ in found} == set(SEEDS_OF)
+    methods = summary.summary_of(found, "first", GROUPS, {"single": 1.0})["methods"]
+    for name, metrics in methods.items():
+        for metric in ("accuracy", "brier", "nll", "ece", "aece", "auroc", "auroc_near", "auroc_far", "fpr95", "aupr"):
+            assert metrics[metric]["seeds"] == 1, (name, metric)
+        assert {"mutual_information", "disagreement", "params", "mult_adds", "auroc/noise", "auroc/apart"} <= set(
+            metrics
+        )
+    assert methods["single"]["mutual_information"]["mean"] == pytest.approx(0, abs=1e-12)
+    assert methods["DE(D)"]["mutual_information"]["mean"] > 0
+
+
+def test_an_average_is_that_of_its_sets_and_the_second_column_has_more_rows(networks):
+    found = summary.results_of("toy")
+    methods = summary.summary_of(found, "first", GROUPS, {})["methods"]
+    for metrics in methods.values():
+        sets = [metrics[f"auroc/{name}"]["mean"] for name in ("almost", "noise", "other")]
+        assert metrics["auroc"]["mean"] == pytest.approx(sum(sets) / 3)
+    both = summary.summary_of(found, "both", GROUPS, {})["methods"]
+    assert any(both[name]["accuracy"] != methods[name]["accuracy"] for name in methods)
+
+
+def test_costs_are_those_of_the_methods(networks):
+    methods = summary.summary_of(summary.results_of("toy"), "first", GROUPS, {})["methods"]
+    params = {name: metrics["params"]["mean"] for name, metrics in methods.items()}
+    arithmetic = {name: metrics["mult_adds"]["mean"] for name, metrics in methods.items()}
+    assert params["DE(D)"] == 3 * params["single"] == params["DE(D)+"]
+    assert arithmetic["MC Dropout"] == 10 * arithmetic["single"]
+    assert params["single"] < params["DE-heads"] < params["LoRA"] < params["hydra (circuit)"] < params["DE(D)"]
+    assert arithmetic["hydra (circuit)"] == 3 * arithmetic["CircAvg"] < 3 * arithmetic["single"]
+
+
+def test_single_is_a_network_of_the_ensemble_and_a_control_is_trained_on(networks):
+    single, plus = (networks.load(f"networks/{name}-0") for name in ("base", "plus"))
+    ensemble = networks.units.units["rows/de-d-0"].after
+    assert ensemble[0] == networks.units.units["rows/single-0"].after[0]
+    assert not torch.equal(single.model.classifier.weight, plus.model.classifier.weight)
+    assert torch.equal(  # the stem is frozen after pruning, and for the control too
+        single.model.bert.embeddings.word_embeddings.weight, plus.model.bert.embeddings.word_embeddings.weight
+    )
+
+
+def test_members_that_differ_in_nothing_answer_alike_and_those_with_other_heads_do_not(networks):
+    def disagreement(name):
+        path = networks.units.root.parent / "results" / "toy" / "claims" / f"{name}-0.json"
+        return json.loads(path.read_text())["columns"]["first"]["diversity"]["id_test"]["mutual_information"]
+
+    assert disagreement("hydra-sampled-differ-in-none") == pytest.approx(0, abs=1e-9)
+    assert disagreement("hydra-sampled-differ-in-heads") > 1e-7
+    assert disagreement("hydra-sampled-differ-in-dropout") > 1e-9
+
+
+def test_a_trunk_saves_arithmetic(networks):
+    folder = networks.units.root.parent / "results" / "toy"
+    whole = json.loads((folder / "hydra-circuit-0.json").read_text())["cost"]["mult_adds"]
+    shared = json.loads((folder / "claims" / "hydra-circuit-trunk-of-1-0.json").read_text())["cost"]["mult_adds"]
+    assert shared < whole
+
+
+def test_paired_differences_are_those_of_the_figures(networks):
+    found = compared(networks, [("DE(D)", "single")], [0])["DE(D) minus single"]
+    methods = summary.summary_of(summary.results_of("toy"), "first", GROUPS, {})["methods"]
+    expected = methods["DE(D)"]["auroc"]["mean"] - methods["single"]["auroc"]["mean"]
+    assert 100 * found["auroc"]["value"] == pytest.approx(expected)
+    assert found["auroc"]["low"] <= found["auroc"]["high"]
+
+
+def test_what_is_done_is_passed_over_and_what_another_worker_has_is_left_to_it(tmp_path):
+    units, done = Units(tmp_path), []
+    units.add("first", lambda place: done.append("first"))
+    units.add("second", lambda place: {"said": 2} if not done.append("second") else None, ["first"])
+    units.run(["second"])
+    assert done == ["first", "second"]
+    assert units.done("second")["said"] == 2
+    units.run(["second"])
+    assert done == ["first", "second"]
+
+
+def test_a_unit_that_fails_stays_to_be_done(tmp_path):
+    units = Units(tmp_path)
+
+    def fails(place):
+        raise ValueError("broken")
+
+    units.add("one", fails)
+    with pytest.raises(ValueError, match="broken"):
+        units.run(["one"])
+    assert not units.is_done("one")
