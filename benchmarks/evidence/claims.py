@@ -1,6 +1,7 @@
 """The paper's other claims, and ours beyond it, as rows: one seed each, in `results/SETTING/claims/`."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from evidence.asking import ask_network, asked
 from evidence.methods import MOST_MEMBERS, Row, heads_of, hydra_row, members_of
@@ -94,6 +95,19 @@ def own_bases(networks: Networks) -> Iterator[Row]:
     units = [networks.member("ownbase", 0, m, chosen, base=m) for m in range(networks.setting.members)]
     for mlp in ("average", "grouped"):
         yield hydra_row(networks, f"hydra (circuit), own bases, {mlp}", "ownbase", 0, units, _heads(networks), mlp)
+
+
+def other_search(networks: Networks, name: str, **other: Any) -> Iterator[Row]:
+    """CircAvg searched on other rows, before and after training."""
+    setting = networks.setting
+    remove = setting.layers * setting.heads - setting.keep
+    slug = name.replace(" ", "-")
+    ranking = networks.circuit(0, "avg", remove, f"circuit-avg-{slug}", **other)
+    chosen = networks.selection(slug, 0, [ranking], members=1)
+    yield _pruned_row(networks, f"CircAvg, {name}, no training", chosen, 0, setting.keep)
+    unit = networks.member(slug, 0, 0, chosen)
+    part = ask_network(networks, unit)
+    yield Row(f"CircAvg, {name}", 0, (part,), _alone(networks, [unit]), _per_layer(networks, setting.keep))
 
 
 def _untrained(networks: Networks, method: str, kind: str, m: int, keep: int) -> Row:

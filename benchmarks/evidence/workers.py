@@ -15,7 +15,7 @@ _WORKER = "HYDRA_EVIDENCE_WORKER"
 
 def run(units: Units, wanted: Sequence[str], workers: int, minutes: float | None) -> None:
     """Work as one of the workers, or start them and wait; the same command again goes on where it was."""
-    if _WORKER in os.environ:
+    if is_worker():
         torch.set_num_threads(1)
         stop_at = float(os.environ[_WORKER])
         units.run(wanted, stop_at or None)
@@ -28,6 +28,11 @@ def run(units: Units, wanted: Sequence[str], workers: int, minutes: float | None
     print(f"{len(left)} units are left" if left else "all is done")
     if any(codes):
         raise SystemExit(f"a worker failed: {codes}")
+
+
+def is_worker() -> bool:
+    """Is this process one of those that were started?"""
+    return _WORKER in os.environ
 
 
 def argument(name: str, default: float | None, read: Callable[[str], float] = float) -> float | None:

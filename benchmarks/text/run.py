@@ -7,15 +7,29 @@ Writes results/text/METHOD-SEED.json and more; what is done is passed over.
 
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from evidence import claims
+from evidence.extras import extra, honest, paired, separation
 from evidence.judging import results_unit
 from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, row
 from evidence.networks import Networks
 from evidence.units import Units
-from evidence.workers import argument, run
-from text.setting import SETTING
+from evidence.workers import argument, hours, is_worker, run
+from hydra_ensembles.baselines import FormattingClassifier, FormattingDetector
+from hydra_ensembles.data import open_data
+from provenance import provenance, write_results
+from text.setting import APART, APART_ROWS, FAR, NEAR, SETTING, TEXT, long_phrases
+
+PAIRS = [
+    (f"hydra ({kind})", other) for kind in ("circuit", "Taylor") for other in ("DE(D)", "DE(D)+", "single", "single+")
+]
+PAIRS += [("hydra (circuit)", "hydra (random heads)"), ("DE(D)+", "DE(D)"), ("single+", "single"), ("DE(D)", "single")]
+TRUNK, TRUNK_KEEP = 3, 18
 
 
 def planned() -> tuple[Networks, list[str]]:
@@ -23,13 +37,53 @@ def planned() -> tuple[Networks, list[str]]:
     networks = Networks(SETTING, Units(SETTING.kept))
     three = [method for method, seeds in SEEDS_OF.items() if seeds == SEEDS]
     rows = [(method, seed) for seed in SEEDS for method in three] + [(method, 0) for method in ONE_SEED]
-    return networks, [results_unit(networks, row(networks, method, seed)) for method, seed in rows]
+    wanted = [results_unit(networks, row(networks, method, seed)) for method, seed in rows]
+    wanted += [honest(networks), extra(networks, "formatting", formatting), paired(networks, PAIRS, SEEDS)]
+    for found in (
+        claims.without_training(networks),
+        claims.not_fused(networks),
+        claims.own_bases(networks),
+        claims.swept(networks),
+        claims.sources(networks),
+        claims.member_counts(networks),
+        claims.trunk(networks, TRUNK, TRUNK_KEEP),
+        claims.other_search(networks, "long phrases", known=long_phrases),
+    ):
+        wanted += [results_unit(networks, one, "claims") for one in found]
+    return networks, wanted
+
+
+def formatting() -> dict[str, Any]:
+    """What length, capitals and marks alone tell: fitted on known texts, and on known and unknown validation texts."""
+
+    def texts(file: str) -> list[Any]:
+        rows = open_data(f"{TEXT}/{file}")
+        return list(rows.inputs(np.arange(len(rows))))
+
+    known, other = texts("sst2-train.parquet[:3000]"), texts("ag-news.parquet")
+    unknown = {name: texts(f"{name}.parquet") for name in (*NEAR, *FAR)}
+    unknown |= {name: texts(f"{name}.parquet[:{APART_ROWS}]") for name in APART}
+    test = texts("sst2-validation.parquet")
+    detectors: dict[str, FormattingDetector | FormattingClassifier] = {
+        "formatting, known texts only": FormattingDetector.fit(known),
+        "formatting, known and AG News": FormattingClassifier.fit(known, other),
+    }
+    return {
+        "detectors": {
+            name: separation(
+                found.scores(test), {one: found.scores(rows) for one, rows in unknown.items()}, SETTING.groups
+            )
+            for name, found in detectors.items()
+        }
+    }
 
 
 def main() -> None:
     networks, wanted = planned()
     only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
     run(networks.units, [name for name in wanted if only in name], 2, argument("--minutes", None))
+    if not is_worker():
+        write_results(f"{SETTING.name}/hours", {"hours": round(hours(networks.units), 2), "provenance": provenance()})
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 TEXT = Path(os.environ.get("HYDRA_DATA", ROOT.parent.parent / "shared" / "data")) / "text"
 MAX_TOKENS = 128
 SEARCHED = 512
+LONG = 12
 CALIBRATION = 1024
 NEAR, FAR, APART = ("yelp", "amazon-blitzer"), ("newsgroups20", "trec", "rte", "wmt16"), ("imdb", "multi30k", "subj")
 APART_ROWS = 500
@@ -50,6 +52,14 @@ def tune(model: nn.Module, seed: int) -> Batches:
 def calibration(model: nn.Module, sample: int) -> Batches:
     start = 3000 + sample * CALIBRATION
     return texts(model, f"sst2-train.parquet[{start}:{start + CALIBRATION}]")
+
+
+def long_phrases(model: nn.Module) -> Batches:
+    """As many validation rows as a search has, the first of at least 12 words: GLUE's tests are whole sentences."""
+    rows = open_data(f"{TEXT}/sst2-train.parquet[:3000]")
+    words = [len(text.split()) for text in rows.inputs(np.arange(len(rows)))]
+    chosen = np.flatnonzero(np.array(words) >= LONG)[:SEARCHED]
+    return batches_for(model, rows.at(chosen), batch_size=32, max_tokens=MAX_TOKENS)
 
 
 def tests(model: nn.Module) -> Mapping[str, Batches]:

@@ -71,6 +71,7 @@ def test_slices_of_slices_and_samples_keep_their_rows_and_order(text_sets):
     again = [row.input for row in rows.sample(4, seed=1)]
     assert [row.input for row in sample] == again == [text for text in TEXTS if text in again]
     assert {rows.sample(4, seed=seed).digest for seed in range(5)} != {sample.digest}
+    assert [row.input for row in rows[1:6].at(np.array([3, 0]))] == [TEXTS[1], TEXTS[4]]
 
 
 def test_a_csv_field_may_hold_line_breaks_and_quotes(tmp_path):

@@ -126,6 +126,10 @@ class Rows:
         names = self.table.row_names(self.chosen[place : place + 1])
         return f"row {row} of {self.where}" + (f" ({names[0]})" if names else "")
 
+    def at(self, places: np.ndarray) -> "Rows":
+        """Some of the rows, by their places within these; they stay in ascending order."""
+        return self._of(np.sort(self.chosen[places]))
+
     def sample(self, number: int, seed: int = 0) -> "Rows":
         """Some rows at random, the same for the same seed; they stay in ascending order."""
         if not 0 < number <= len(self):

@@ -1,0 +1,67 @@
+"""What stands beside the rows of a table: is the protocol honest, what formatting alone gives, paired differences."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from torch import Tensor
+
+from evidence.comparing import compared
+from evidence.judging import file_name
+from evidence.networks import Networks
+from hydra_ensembles import Protocol
+from hydra_ensembles.evaluation.metrics import separation_metrics
+from provenance import RESULTS, provenance
+
+
+def extra(networks: Networks, name: str, work: Callable[[], Mapping[str, Any]], after: Sequence[str] = ()) -> str:
+    """A unit that writes `results/SETTING/NAME.json`."""
+
+    def write(place: Path) -> None:
+        path = RESULTS / networks.setting.name / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**work(), "provenance": provenance()}, indent=1) + "\n")
+
+    return networks.units.add(f"extras/{name}", write, after)
+
+
+def honest(networks: Networks) -> str:
+    """Do test sets share rows with what trains, chooses or fits? More than one in a thousand is refused."""
+    base, setting = networks.base(0), networks.setting
+
+    def work() -> Mapping[str, Any]:
+        model = networks.load(base)
+        tests = setting.tests(model)
+        said = {}
+        for column, known in setting.known_tests.items():
+            for name in known:
+                used = {"id_val": setting.known_val(model), "ood_val": setting.unknown_val(model)}
+                used["id_train"] = setting.train(model, 0)
+                near, far = ({one: tests[one] for one in setting.groups[group]} for group in ("near", "far"))
+                far |= {one: tests[one] for one in setting.groups["apart"]}
+                # What is shared is counted and told, not refused: the sets are the issue's.
+                found = Protocol(tests[name], near, far, **used, allow_seen=True)  # type: ignore[arg-type]
+                said[f"{column}: {name}"] = list(found.seen)
+        return {"seen": said, "rows": {name: batches.num_rows for name, batches in tests.items()}}
+
+    return extra(networks, "protocol", work, (base,))
+
+
+def paired(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> str:
+    """Differences between methods on the same rows."""
+    rows = [f"rows/{file_name(method, seed)}" for seed in seeds for method in dict.fromkeys(sum(pairs, ()))]
+    return extra(networks, "compared", lambda: {"differences": compared(networks, pairs, seeds)}, rows)
+
+
+def separation(known: Tensor, unknown: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """AUROC, FPR95 and AUPR of a detector by set, and their means over near, far and both."""
+    sets = {name: separation_metrics(known, scores) for name, scores in unknown.items()}
+    averaged = {group: groups[group] for group in ("near", "far")}
+    averaged["average"] = [*groups["near"], *groups["far"]]
+    means = {
+        group: {metric: fmean(sets[name][metric] for name in names) for metric in ("auroc", "fpr95", "aupr")}
+        for group, names in averaged.items()
+    }
+    return {**sets, **means}

@@ -1,0 +1,129 @@
+"""The README of an evidence benchmark: every table from results files."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra_ensembles.report import Column, Figure, Row, Table
+from hydra_ensembles.report.summaries import over_seeds
+from provenance import RESULTS
+
+METHODS = (
+    *("single", "single+", "DE(D)", "DE(D)+", "DE-heads", "MC Dropout", "LoRA", "Taylor", "CircAvg"),
+    *(
+        "hydra (Taylor)",
+        "hydra (circuit)",
+        "hydra (sampled)",
+        "hydra (joint)",
+        "hydra (random heads)",
+        "hydra (chosen)",
+    ),
+)
+CONTROLS = ("single+", "DE(D)+", "hydra (random heads)")
+MAIN = (
+    Column("heads", "Heads", is_text=True),
+    Column("accuracy", "Acc", better="higher"),
+    Column("brier", "Brier", better="lower", decimals=3),
+    Column("nll", "NLL", better="lower", decimals=3),
+    Column("ece", "ECE", better="lower", decimals=3),
+    Column("aece", "aECE", better="lower", decimals=3),
+    Column("auroc", "AUROC", "OOD average", better="higher"),
+    Column("fpr95", "FPR95", "OOD average", better="lower"),
+    Column("aupr", "AUPR", "OOD average", better="higher"),
+    Column("params", "M params", decimals=2, factor=1e-6),
+    Column("mult_adds", "G mult-adds", decimals=2, factor=1e-9),
+    Column("latency_ratio", "time / single"),
+)
+
+
+def read(setting: str, name: str) -> dict[str, Any]:
+    """A results file, or nothing where there is none yet."""
+    path = RESULTS / setting / f"{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def ordered(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of the table in their order."""
+    return {**summary, "methods": {name: summary["methods"][name] for name in METHODS if name in summary["methods"]}}
+
+
+def main_table(summary: Mapping[str, Any], title: str) -> Table:
+    """All methods with answers, unknown inputs and cost."""
+    rows = [Row(name, {c.key: _cell(found.get(c.key)) for c in MAIN}) for name, found in summary["methods"].items()]
+    return Table(MAIN, rows, title=title, caption="Best in bold, second best underlined.")
+
+
+def sets_table(summary: Mapping[str, Any], sets: Sequence[str], title: str, metric: str = "auroc") -> Table:
+    """One metric on every unknown set."""
+    columns = [Column(f"{metric}/{name}", name, better="higher" if metric != "fpr95" else "lower") for name in sets]
+    rows = [Row(name, {c.key: _cell(found.get(c.key)) for c in columns}) for name, found in summary["methods"].items()]
+    return Table(columns, rows, title=title)
+
+
+def difference_table(found: Mapping[str, Any]) -> Table:
+    """Paired differences in points, with 95 % intervals over test rows."""
+    points = [Column("accuracy", "Acc"), Column("auroc", "AUROC", "OOD"), Column("auroc_near", "near", "OOD")]
+    points += [Column("auroc_far", "far", "OOD"), Column("fpr95", "FPR95", "OOD")]
+    columns = [Column(c.key, c.heading, c.group, factor=100, signed=True) for c in points]
+    columns += [Column("nll", "NLL", decimals=3, signed=True), Column("ece", "ECE", decimals=3, signed=True)]
+    rows = [
+        Row(pair, {m: Figure(d["value"], interval=(d["low"], d["high"])) for m, d in metrics.items()})
+        for pair, metrics in found.items()
+    ]
+    return Table(columns, rows, title="Paired differences", row_heading="", caption=DIFFERENCES)
+
+
+DIFFERENCES = (
+    "Points (NLL and ECE as they are): means over seeds, in brackets the middle 95 % over 1000 resamples of the test "
+    "rows, the same for both."
+)
+
+
+def score_table(results: Mapping[tuple[str, int], Mapping[str, Any]], column: str, methods: Sequence[str]) -> Table:
+    """Average OOD AUROC by score, for methods that have several."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for (method, _), result in results.items():
+        if method in methods:
+            for score, sets in result["columns"][column]["ood"].items():
+                values.setdefault(method, {}).setdefault(score, []).append(100 * sets["average"]["auroc"])
+    scores = list(dict.fromkeys(score for found in values.values() for score in found))
+    columns = [Column(score, score.replace("_", " "), better="higher") for score in scores]
+    rows = [
+        Row(method, {score: _cell(over_seeds(found)) for score, found in values[method].items()})
+        for method in methods
+        if method in values
+    ]
+    return Table(columns, rows, title="Average OOD AUROC by score", across=True)
+
+
+def tempered_table(summary: Mapping[str, Any]) -> Table:
+    """Calibration before and after a temperature that was fitted on validation rows."""
+    pairs = [("nll", "NLL"), ("ece", "ECE"), ("aece", "aECE")]
+    columns = [
+        Column(f"{key}{place}", heading, group, better="lower", decimals=3)
+        for place, group in (("", "plain"), ("_tempered", "with a temperature"))
+        for key, heading in pairs
+    ]
+    rows = [Row(name, {c.key: _cell(found.get(c.key)) for c in columns}) for name, found in summary["methods"].items()]
+    return Table(columns, rows, title="Temperature")
+
+
+def claims_table(summary: Mapping[str, Any], names: Sequence[str], title: str) -> Table:
+    """Some rows of the claims beside some of the table."""
+    columns = [c for c in MAIN if c.key != "latency_ratio"]
+    columns += [Column("mutual_information", "known", "mutual information", decimals=4)]
+    columns += [Column("mutual_information_ood", "unknown", "mutual information", decimals=4)]
+    columns += [Column("disagreement", "known", "disagreement", decimals=3)]
+    columns += [Column("disagreement_ood", "unknown", "disagreement", decimals=3)]
+    rows = [
+        Row(name, {c.key: _cell(summary["methods"][name].get(c.key)) for c in columns})
+        for name in names
+        if name in summary["methods"]
+    ]
+    return Table(columns, rows, title=title)
+
+
+def _cell(entry: Any) -> Any:
+    if entry is None or isinstance(entry, str):
+        return entry
+    return Figure(float(entry["mean"]), entry.get("std"), int(entry.get("seeds", 1)))
