@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence import claims
 from evidence.extras import extra, honest, paired, separation
+from evidence.heads import conditions, separated
 from evidence.judging import results_unit
 from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, row
 from evidence.networks import Networks
@@ -23,13 +24,14 @@ from evidence.workers import argument, hours, is_worker, run
 from hydra_ensembles.baselines import FormattingClassifier, FormattingDetector
 from hydra_ensembles.data import open_data
 from provenance import provenance, write_results
-from text.setting import APART, APART_ROWS, FAR, NEAR, SETTING, TEXT, long_phrases
+from text.setting import APART, APART_ROWS, FAR, NEAR, SETTING, TEXT, clean_and_noisy, long_phrases
 
 PAIRS = [
     (f"hydra ({kind})", other) for kind in ("circuit", "Taylor") for other in ("DE(D)", "DE(D)+", "single", "single+")
 ]
 PAIRS += [("hydra (circuit)", "hydra (random heads)"), ("DE(D)+", "DE(D)"), ("single+", "single"), ("DE(D)", "single")]
 TRUNK, TRUNK_KEEP = 3, 18
+PROBES = 16
 
 
 def planned() -> tuple[Networks, list[str]]:
@@ -50,6 +52,7 @@ def planned() -> tuple[Networks, list[str]]:
         claims.other_search(networks, "long phrases", known=long_phrases),
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
+    wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     return networks, wanted
 
 

