@@ -100,4 +100,4 @@ def _backbone(model: nn.Module) -> Backbone:
 
 
 def _in_ms(timing: Timing | None) -> dict[str, float] | None:
-    return timing and {"median": timing.median_ms, "low": timing.low_ms, "high": timing.high_ms}
+    return None if timing is None else {"median": timing.median_ms, "low": timing.low_ms, "high": timing.high_ms}

@@ -19,6 +19,9 @@ from hydra_ensembles.fusion import Hydra, fuse
 from hydra_ensembles.heads import HeadSet, HeadSetError, hydra_cost, prune, single_cost
 from hydra_ensembles.heads.cost import tokens_of
 
+WARM_UP = 2
+"""Rounds that do not count."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -30,7 +33,7 @@ class Timing:
 
 
 def interleaved(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2
+    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = WARM_UP
 ) -> Iterator[dict[str, Timing]]:
     """Run every contestant once a round, in turn; yields the timings after each round that counts."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
