@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from evidence.asking import ask_dropout, ask_hydra, ask_network
 from evidence.networks import OBJECTIVES, Networks
 from hydra_ensembles import fuse
-from hydra_ensembles.backbones import Backbone
 from hydra_ensembles.baselines import ClassifierEnsemble, DeepEnsemble, LoraEnsemble, McDropout
-from hydra_ensembles.heads import Member, hydra_cost
+from hydra_ensembles.evaluation.costs import network_cost
+from hydra_ensembles.heads import Member
 from hydra_ensembles.heads.cost import Cost
 
 PASSES = 10
@@ -93,11 +93,7 @@ def hydra_row(
 
 def cost_of_hydra(networks: Networks, members: Sequence[Member], mlp: str = "average") -> Cost:
     """Parameters of the fused network as it is; multiply-adds with a full last block and its trunk."""
-    hydra = fuse(members, mlp=mlp)
-    backbone = Backbone.of(networks.setting.load(0))
-    trunk = next(iter(hydra.trunk.values()))
-    counted = hydra_cost(backbone, [member.heads for member in members], trunk, text_tokens=networks.setting.tokens)
-    return Cost(sum(p.numel() for p in hydra.parameters()), counted.mult_adds)
+    return network_cost(fuse(members, mlp=mlp, last_block="full"), networks.setting.load(0), networks.setting.tokens)
 
 
 def members_of(networks: Networks, kind: str, seed: int) -> list[str]:

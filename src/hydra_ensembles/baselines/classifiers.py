@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs
-from hydra_ensembles.baselines.ensemble import network_cost
 from hydra_ensembles.baselines.method import BaselineError
 from hydra_ensembles.data import Data
+from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.fusion import fuse
 from hydra_ensembles.heads import HeadSet, Member, prune
 from hydra_ensembles.heads.cost import Cost
@@ -47,7 +47,7 @@ class ClassifierEnsemble(nn.Module):
 
     def cost(self, text_tokens: int | None = None) -> Cost:
         """One network, and M - 1 more classifiers."""
-        one = network_cost(self.networks[0], text_tokens)
+        one = network_cost(self.networks[0], self.networks[0], text_tokens)
         (tower,) = _towers(self.networks[0])
         classifier = tower.readout.classifier
         more = len(self.networks) - 1

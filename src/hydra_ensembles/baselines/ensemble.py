@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones import Backbone, Inputs
+from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines.method import BaselineError
 from hydra_ensembles.data import Data
 from hydra_ensembles.evaluation.answers import member_logits
-from hydra_ensembles.heads import Member, single_cost
+from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads.cost import NOTHING, Cost
 from hydra_ensembles.members import Recipe, finetune_members
 
@@ -39,9 +39,4 @@ class DeepEnsemble(nn.Module):
 
     def cost(self, text_tokens: int | None = None) -> Cost:
         """The sum over networks."""
-        return sum((network_cost(one, text_tokens) for one in self.networks), NOTHING)
-
-
-def network_cost(network: nn.Module, text_tokens: int | None = None) -> Cost:
-    """One model or member, as it is."""
-    return single_cost(Backbone.of(network.model if isinstance(network, Member) else network), text_tokens=text_tokens)
+        return sum((network_cost(one, one, text_tokens) for one in self.networks), NOTHING)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines.classifiers import draw_classifier
-from hydra_ensembles.baselines.ensemble import network_cost
 from hydra_ensembles.baselines.method import BaselineError
 from hydra_ensembles.data import Data
 from hydra_ensembles.evaluation.answers import member_logits
+from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import HeadSet, Member, prune
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune
@@ -66,7 +66,7 @@ class LoraEnsemble(nn.Module):
 
     def cost(self, text_tokens: int | None = None) -> Cost:
         """One encoder and M sets of adapters to store; M networks to run."""
-        one = network_cost(self.networks[0], text_tokens)
+        one = network_cost(self.networks[0], self.networks[0], text_tokens)
         return Cost(one.params + len(self.networks) * self.adapter_params, len(self.networks) * one.mult_adds)
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Inputs
-from hydra_ensembles.baselines.ensemble import network_cost
 from hydra_ensembles.baselines.method import BaselineError
 from hydra_ensembles.data import Data
+from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import own_logits
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune
@@ -49,7 +49,7 @@ class McDropout(nn.Module):
 
     def cost(self, text_tokens: int | None = None) -> Cost:
         """The parameters of one network, the multiply-adds of every pass."""
-        one = network_cost(self.network, text_tokens)
+        one = network_cost(self.network, self.network, text_tokens)
         return Cost(one.params, self.passes * one.mult_adds)
 
 
