@@ -49,10 +49,10 @@ def honest(networks: Networks) -> str:
     return extra(networks, "protocol", work, (base,))
 
 
-def paired(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> str:
+def paired(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequence[int], name: str = "compared") -> str:
     """Differences between methods on the same rows."""
     rows = [f"rows/{file_name(method, seed)}" for seed in seeds for method in dict.fromkeys(sum(pairs, ()))]
-    return extra(networks, "compared", lambda: {"differences": compared(networks, pairs, seeds)}, rows)
+    return extra(networks, name, lambda: {"differences": compared(networks, pairs, seeds)}, rows)
 
 
 def separation(known: Tensor, unknown: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:

@@ -30,6 +30,28 @@ PAIRS = [
     (f"hydra ({kind})", other) for kind in ("circuit", "Taylor") for other in ("DE(D)", "DE(D)+", "single", "single+")
 ]
 PAIRS += [("hydra (circuit)", "hydra (random heads)"), ("DE(D)+", "DE(D)"), ("single+", "single"), ("DE(D)", "single")]
+CLAIMS = [
+    ("CircAvg, no training", "Taylor, no training"),
+    ("CircAvg, no training", "single"),
+    ("Taylor, no training", "single"),
+    ("CircAcc, no training", "CircOOD, no training"),
+    ("hydra (circuit)", "hydra (circuit), not fused"),
+    ("hydra (Taylor)", "hydra (Taylor), not fused"),
+    ("hydra (sampled), differ in heads", "hydra (sampled), differ in none"),
+    ("hydra (sampled), differ in order", "hydra (sampled), differ in none"),
+    ("hydra (sampled), differ in dropout", "hydra (sampled), differ in none"),
+    ("hydra (sampled)", "hydra (sampled), differ in heads"),
+    ("hydra (sampled)", "hydra (sampled), 2 members"),
+    ("hydra (sampled), 5 members", "hydra (sampled)"),
+    ("hydra (joint)", "hydra (circuit)"),
+    ("hydra (circuit), trunk of 3", "hydra (circuit)"),
+    ("hydra (circuit), own bases, grouped", "hydra (circuit)"),
+    ("hydra (circuit), own bases, grouped", "DE(D)+"),
+    ("CircAvg, long phrases", "CircAvg"),
+    ("CircAvg, long phrases, no training", "CircAvg, no training"),
+    ("CircAvg", "Taylor"),
+    ("DE(D)", "DE-heads"),
+]
 TRUNK, TRUNK_KEEP = 3, 18
 PROBES = 16
 
@@ -52,6 +74,7 @@ def planned() -> tuple[Networks, list[str]]:
         claims.other_search(networks, "long phrases", known=long_phrases),
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
+    wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     return networks, wanted
 
