@@ -55,7 +55,8 @@ DARK: Mapping[str, str] = {
     "line-7": "#56d4e4",
     "line-8": "#aab3bd",
 }
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)), (0, (3, 1, 3, 4)))
+DASHES = ((), (5, 2), (5, 2, 1, 2), (1, 1.5), (5, 1, 1, 1, 1, 1), (8, 2), (2, 1), (4, 2))
+"""Lengths of strokes and gaps in line widths; none for a whole line."""
 MARKERS = "osD^vPX*"
 
 
@@ -64,10 +65,20 @@ class Look:
     """How one series is drawn everywhere: told apart without colour too."""
 
     colour: str
-    dashes: Any
+    strokes: tuple[float, ...]
     marker: str
     variable: str
     """The colour's name on the page."""
+
+    @property
+    def dashes(self) -> Any:
+        """As matplotlib has them."""
+        return (0, self.strokes) if self.strokes else "-"
+
+    @property
+    def pattern(self) -> str:
+        """As SVG has them, for a line 3 wide."""
+        return " ".join(f"{3 * length:g}" for length in self.strokes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,7 +103,7 @@ def histogram_plate(series: Series, name: str, score: str) -> Plate:
     axes.legend(loc="best")
     higher = float((unknown > known.median()).double().mean())
     return Plate(
-        f"scores-{_key(series)}-{name}",
+        f"scores-{slug(series.label)}-{name}",
         f"Scores of {series.label} on {name}",
         f"{of_100(higher)} of 100 inputs of {name} look stranger than the middle known input; "
         "50 would mean that it cannot tell them apart.",
@@ -159,7 +159,7 @@ def decisions_plate(series: Series) -> Plate:
     figure.legend(loc="outside upper center", ncols=3)
     told = [(name, f"{of_100(decisions[name].get('accept', 0.0))} of 100 answered") for name in names]
     return Plate(
-        f"decisions-{_key(series)}", f"What {series.label} does with its inputs", f"{each(told)}.", figure
+        f"decisions-{slug(series.label)}", f"What {series.label} does with its inputs", f"{each(told)}.", figure
     )
 
 
@@ -197,7 +197,7 @@ def head_plate(run: Run, member: str, keep: HeadSet, place: int) -> Plate:
     empty = [f"{tower} {layer}" if several else str(layer) for (tower, layer, *_), count in zip(layers, counts, strict=True) if not count]
     least = f"; no head left in layer {listed(empty)}" if empty else f"; between {min(counts)} and {max(counts)} a layer"
     return Plate(
-        f"heads-{_slug(run.name)}-{place}",
+        f"heads-{slug(run.name)}-{place}",
         f"Member chosen for {member}",
         f"Keeps {len(keep)} of {total} heads{least}.",
         figure,
@@ -330,14 +330,10 @@ def _rectangle() -> Any:
     return Rectangle
 
 
-def _key(series: Series) -> str:
-    return _slug(series.label)
-
-
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """A name that files and ids can have.
 
-    >>> _slug("text-smoke, seed 1: hydra")
+    >>> slug("text-smoke, seed 1: hydra")
     'text-smoke-seed-1-hydra'
     """
     return "-".join("".join(sign if sign.isalnum() or sign in "_." else " " for sign in text.lower()).split()).replace(".", "_")

@@ -36,6 +36,8 @@ class Run:
 
     name: str
     directory: Path
+    results: Mapping[str, Any]
+    """All of its `results.json`; of an evaluation, what that would say."""
     models: Mapping[str, Mapping[str, Any]]
     """Figures, intervals and what else `Evaluation.to_json` says, by model."""
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
@@ -119,7 +121,7 @@ def read_run(directory: str | Path) -> Run:
         ) from None
     name = directory.resolve().name
     notes = ("An evaluation by itself has no costs, heads and inputs; `hydra-ens run` keeps them.",)
-    return Run(name, directory, {name: told}, {name: Evaluation.load(directory)}, notes=notes)
+    return Run(name, directory, {"recipe": {}, "models": {name: told}}, {name: told}, {name: Evaluation.load(directory)}, notes=notes)
 
 
 def series_of(runs: Sequence[Run]) -> list[Series]:
@@ -167,6 +169,7 @@ def _run(directory: Path) -> Run:
     return Run(
         str(recipe.get("name") or directory.resolve().name),
         directory,
+        results,
         models,
         evaluations,
         recipe,

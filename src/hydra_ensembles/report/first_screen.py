@@ -1,0 +1,286 @@
+"""The first screen: what was compared and what came of it, in plain words, claiming no more than the intervals allow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra_ensembles.evaluation.protocol import AVERAGE, GROUPS, ID_TEST, SHIFTS
+from hydra_ensembles.report.runs import BASE, HYDRA, MEMBERS, Run
+from hydra_ensembles.report.words import listed, many, of_100, percent, signed, times
+
+BETTER, WORSE, UNDECIDED = "better", "worse", "cannot be told apart"
+SMALL = 200
+"""Sets of fewer rows are warned of: the interval of an accuracy of 80 % is then wider than ± 5 points."""
+_NINETY = (0.85, 0.95)
+_ENOUGH = 20
+_HIGHER = ("accuracy", "auroc", "aupr")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Is the subject better than its base in a metric, on the same rows?"""
+
+    word: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def told(self) -> str:
+        """The difference in percentage points with its interval."""
+        value, low, high = (signed(100 * number) for number in (self.value, self.low, self.high))
+        return f"difference {value} points, 95 % interval {low} to {high}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question that a reader has, its answer in one number and in a few sentences."""
+
+    key: str
+    question: str
+    figure: str
+    text: str
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """What a run says on the first screen."""
+
+    name: str
+    verdict: str
+    compared: str
+    models: Mapping[str, str]
+    """What each is, in a few words."""
+    labels: Mapping[str, str]
+    """What each is called in figures."""
+    answers: Sequence[Answer]
+    warnings: Sequence[str]
+
+
+def first_screen(run: Run, labels: Mapping[str, str]) -> FirstScreen:
+    """What to say of one run."""
+    told = run.models[run.subject]
+    answers = [_right(run), _believable(run)]
+    if f"ood/{told['score']}" in told["figures"]:
+        answers.append(_unknown(run))
+    if told["about"].get("decisions"):
+        answers.append(_decides(run))
+    if run.subject in run.costs.get("models", {}):
+        answers.append(_cost(run))
+    return FirstScreen(
+        run.name, _in_a_sentence(run, answers), _compared(run), _models(run), labels, answers, _warnings(run)
+    )
+
+
+def verdict_of(run: Run, part: str, row: str, metric: str) -> Verdict | None:
+    """What the paired interval allows to say; None where nothing was compared."""
+    found = run.against_base.get(part, {}).get(row, {}).get(metric)
+    if found is None:
+        return None
+    value, low, high = found["value"], found["low"], found["high"]
+    # A resample repeats rows, which raises ECE: its interval may miss its own figure, and then decides nothing.
+    decided = low > 0 or high < 0
+    agrees = (value > 0) == (low > 0)
+    if not decided or not agrees or value == 0:
+        return Verdict(UNDECIDED, value, low, high)
+    return Verdict(BETTER if (low > 0) == (metric in _HIGHER) else WORSE, value, low, high)
+
+
+def _models(run: Run) -> dict[str, str]:
+    """Each model in a few words."""
+    number = run.models[run.subject]["about"]["members"]
+    known = {
+        BASE: "the one network that everything started from",
+        MEMBERS: f"{number} copies of it, each with other attention heads removed, run one after another; "
+        "their probabilities are averaged",
+        HYDRA: f"the same {number} pruned copies fused into one network that answers in one pass",
+    }
+    found = {}
+    for name, told in run.models.items():
+        members = told["about"]["members"]
+        other = "one network" if members == 1 else f"an ensemble of {members}, averaged"
+        found[name] = known.get(name, other) if run.recipe else other
+    return found
+
+
+def _compared(run: Run) -> str:
+    told = run.models[run.subject]
+    rows, groups = told["rows"], told["groups"]
+    classes = told["about"].get("classes")
+    parts = [f"{many(rows[ID_TEST], 'labelled input')} of the kind it was trained for"]
+    if classes:
+        parts[0] += f" ({many(classes, 'class', 'classes')})"
+    shifts, unknown = groups.get(SHIFTS, ()), [name for group in GROUPS for name in groups.get(group, ())]
+    if shifts:
+        parts.append(f"the same inputs corrupted in {many(len(shifts), 'way')}")
+    if unknown:
+        total = sum(rows[name] for name in unknown)
+        parts.append(f"{many(total, 'input')} from {many(len(unknown), 'set')} it was never meant for ({listed(unknown)})")
+    return f"Tested on {listed(parts)}."
+
+
+def _right(run: Run) -> Answer:
+    figures, base = _answers(run, run.subject), _base(run)
+    text = f"{of_100(figures['accuracy'])} of 100 answers are right"
+    text += f"; of the one network's, {of_100(base['accuracy'])}" if base else ""
+    shifted = run.models[run.subject]["figures"]["answers"].get(SHIFTS)
+    if shifted:
+        before = f" (one network: {of_100(_answers(run, run.base, SHIFTS)['accuracy'])})" if run.base else ""
+        text += f". On corrupted inputs, {of_100(shifted['accuracy'])}{before}"
+    return Answer(
+        "right", "How often is it right?", percent(figures["accuracy"]), f"{text}.",
+        verdict_of(run, "answers", ID_TEST, "accuracy"),
+    )  # fmt: skip
+
+
+def _believable(run: Run) -> Answer:
+    figures, base = _answers(run, run.subject), _base(run)
+    text = ""
+    ninety = _said_ninety(run)
+    if ninety is not None:
+        share, rows = ninety
+        text = f"When it says about 90 %, it is right {percent(share, 0)} of the time ({rows:,} such answers). "
+    text += f"On average, stated confidence and share of right answers lie {100 * figures['ece']:.1f} percentage points apart"
+    text += f" (one network: {100 * base['ece']:.1f})" if base else ""
+    evaluation = run.evaluations.get(run.subject)
+    if evaluation is not None:
+        gap = float(evaluation.judged[ID_TEST].confidence.mean()) - figures["accuracy"]
+        if abs(gap) >= 0.01:
+            text += f"; on the whole it is too {'sure of itself' if gap > 0 else 'careful'}"
+    return Answer(
+        "believable", "When it says 90 %, is it right 90 % of the time?", f"{100 * figures['ece']:.1f} points off",
+        f"{text}.", verdict_of(run, "answers", ID_TEST, "ece"),
+    )  # fmt: skip
+
+
+def _unknown(run: Run) -> Answer:
+    told = run.models[run.subject]
+    part = f"ood/{told['score']}"
+    figures = told["figures"][part]
+    base = run.models[run.base]["figures"].get(part) if run.base else None
+    share = figures[AVERAGE]["auroc"]
+    text = "Shown one known and one unknown input, it ranks the unknown one as stranger in "
+    text += f"{of_100(share)} of 100 pairs (coin toss: 50"
+    text += f"; one network: {of_100(base[AVERAGE]['auroc'])})" if base else ")"
+    if all(group in figures for group in GROUPS):
+        text += f": {of_100(figures['near']['auroc'])} where they look alike, {of_100(figures['far']['auroc'])} where they do not"
+    return Answer(
+        "unknown", "Does it notice inputs it cannot know?", f"{of_100(share)} of 100 pairs", f"{text}.",
+        verdict_of(run, part, AVERAGE, "auroc"),
+    )  # fmt: skip
+
+
+def _decides(run: Run) -> Answer:
+    told = run.models[run.subject]
+    decisions: Mapping[str, Mapping[str, float]] = told["about"]["decisions"]
+    known = decisions[ID_TEST]
+    text = f"Of 100 inputs it knows, it answers {of_100(known['accept'])}"
+    if "accuracy of accepted" in known:
+        text += f" ({percent(known['accuracy of accepted'], 0)} of these rightly)"
+    text += f", says “not sure” to {of_100(known['abstain'])} and calls {of_100(known['out-of-distribution'])} unknown"
+    unknown = [decisions[name] for group in GROUPS for name in told["groups"].get(group, ()) if name in decisions]
+    if unknown:
+        answered, found = (sum(one[what] for one in unknown) / len(unknown) for what in ("accept", "out-of-distribution"))
+        text += f". Of 100 it cannot know, it still answers {of_100(answered)} and calls {of_100(found)} unknown"
+    return Answer("decides", "What does it do when unsure?", f"answers {of_100(known['accept'])} of 100", f"{text}.")
+
+
+def _cost(run: Run) -> Answer:
+    costs: Mapping[str, Any] = run.costs["models"]
+    mine = costs[run.subject]
+    settings = run.costs.get("settings", {})
+    measured = f"measured at batch {settings.get('batch')} on {many(settings.get('threads') or 1, 'thread')}"
+    if run.base is None or run.base not in costs:
+        text = f"{mine['latency_ms']['median']:.3g} ms a batch, {measured}"
+        return Answer("cost", "What does it cost?", f"{mine['latency_ms']['median']:.3g} ms", f"{text}.")
+    base = costs[run.base]
+    arithmetic, time, size = (
+        mine["mult_adds"] / base["mult_adds"],
+        mine["latency_ms"]["median"] / base["latency_ms"]["median"],
+        mine["params"] / base["params"],
+    )
+    text = f"{times(arithmetic)} the arithmetic, {times(time)} the time and {times(size)} the parameters of one network"
+    if MEMBERS in costs and run.subject != MEMBERS:
+        apart = costs[MEMBERS]["latency_ms"]["median"] / base["latency_ms"]["median"]
+        text += f"; its members one after another take {times(apart)} the time"
+    return Answer("cost", "What does it cost?", f"{times(time)} the time", f"{text} ({measured}).")
+
+
+def _in_a_sentence(run: Run, answers: Sequence[Answer]) -> str:
+    """Where the subject is better, worse or not to be told apart from one network."""
+    names = {"right": "how often it is right", "believable": "how far its confidence can be believed",
+             "unknown": "noticing inputs it cannot know"}  # fmt: skip
+    if run.base is None:
+        return "There is no other model to hold it against: the figures stand for themselves."
+    judged = {answer.key: answer.verdict for answer in answers if answer.key in names}
+    if not any(judged.values()):
+        return "The two were not compared on the same resampled rows, so no verdict is given; see the intervals."
+    groups = {
+        word: [names[key] for key, found in judged.items() if found is not None and found.word == word]
+        for word in (BETTER, WORSE, UNDECIDED)
+    }
+    rows = run.models[run.subject]["rows"][ID_TEST]
+    parts = [f"{word} in {listed(groups[word])}" for word in (BETTER, WORSE) if groups[word]]
+    start = f"On these {rows:,} inputs, {_the(run.subject)} is "
+    if not parts:
+        return f"{start[:-4]} cannot be told apart from one network: the differences in {listed(groups[UNDECIDED])} may be chance."
+    sentence = start + " and ".join(parts) + " than one network"
+    if groups[UNDECIDED]:
+        sentence += f"; in {listed(groups[UNDECIDED])} the two cannot be told apart"
+    return f"{sentence}."
+
+
+def _the(model: str) -> str:
+    return {HYDRA: "the hydra", MEMBERS: "the ensemble of members"}.get(model, model)
+
+
+def _warnings(run: Run) -> list[str]:
+    told = run.models[run.subject]
+    found = []
+    ood = told["figures"].get(f"ood/{told['score']}", {})
+    unknown = [name for group in GROUPS for name in told["groups"].get(group, ())]
+    for name in unknown:
+        auroc = ood.get(name, {}).get("auroc", 1.0)
+        high = told["intervals"].get(f"ood/{told['score']}", {}).get(name, {}).get("auroc", (0.0, 0.0))[1]
+        if auroc < 0.5 and high < 0.5:
+            found.append(
+                f"{name}: worse than a coin toss ({of_100(auroc)} of 100 pairs). Inputs of this kind look more familiar "
+                "to it than known ones do; its score must not be relied on there."
+            )
+        elif auroc < 0.5:
+            found.append(f"{name}: no better than a coin toss ({of_100(auroc)} of 100 pairs).")
+    small = [name for name, rows in told["rows"].items() if rows < SMALL]
+    if small:
+        counts = listed(f"{name} ({told['rows'][name]:,})" for name in small)
+        found.append(f"Few inputs in {counts}: figures there may move by several points on other inputs.")
+    found.append(
+        "One training run: intervals say how far figures would move on other inputs, not with another seed."
+    )
+    if told["about"].get("allow_seen"):
+        found.append("Sets that were used to choose were allowed as tests (allow_seen): figures on them are flattering.")
+    found += [f"{seen[:1].upper()}{seen[1:]}." for seen in told["about"].get("seen", ())]
+    if not told["intervals"]:
+        found.append("No intervals were computed (resamples: 0): small differences mean nothing.")
+    return found
+
+
+def _said_ninety(run: Run) -> tuple[float, int] | None:
+    """Of the answers given with about 90 % confidence, the share that is right, and how many there are."""
+    evaluation = run.evaluations.get(run.subject)
+    if evaluation is None:
+        return None
+    rows = evaluation.judged[ID_TEST]
+    assert rows.right is not None
+    about = (rows.confidence >= _NINETY[0]) & (rows.confidence < _NINETY[1])
+    number = int(about.sum())
+    return (float(rows.right[about].mean()), number) if number >= _ENOUGH else None
+
+
+def _answers(run: Run, model: str | None, row: str = ID_TEST) -> Mapping[str, float]:
+    found: Mapping[str, float] = run.models[model or run.subject]["figures"]["answers"][row]
+    return found
+
+
+def _base(run: Run) -> Mapping[str, float] | None:
+    return _answers(run, run.base) if run.base else None

@@ -1,0 +1,85 @@
+"""`write_report`: from runs to a page, figures and tables on disk."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra_ensembles.report.drawing import Plate, styled, svg, write_files
+from hydra_ensembles.report.figures import looks_of
+from hydra_ensembles.report.first_screen import first_screen
+from hydra_ensembles.report.page import page
+from hydra_ensembles.report.runs import drawn, read_runs, series_of
+from hydra_ensembles.report.sections import sections_of
+from hydra_ensembles.report.table import Table
+from hydra_ensembles.store import whole
+
+Tell = Callable[[str, int, int], None]
+"""Takes what is being done, how many steps are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written."""
+
+    page: Path
+    figures: list[Path]
+    tables: list[Path]
+
+
+def write_report(
+    runs: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    examples: bool = True,
+    files: bool = True,
+    tell: Tell | None = None,
+) -> Report:
+    """Write `report.html`, `figures/*.png|pdf` and `tables/*.md|tex` of runs or evaluations side by side.
+
+    Args:
+        runs: directories that `hydra-ens run` or `hydra-ens evaluate --out` wrote.
+        out: where to; without it, `report` in the first of them.
+        examples: show a few inputs, as pictures or text; they are then part of the page.
+        files: write figures and tables as files too, beside the page.
+        tell: is told of every step.
+    """
+    told = tell or (lambda what, done, total: None)
+    directory = Path(out).expanduser() if out is not None else Path(runs[0]).expanduser() / "report" if runs else Path()
+    told("reading", 0, 1)
+    found = read_runs(runs)
+    series = series_of(found)
+    shown = drawn(series)
+    looks = looks_of(shown)
+    written_figures: list[Path] = []
+    written_tables: list[Path] = []
+    with styled():
+        sections = sections_of(found, looks, series, examples)
+        plates: list[Plate] = [plate for section in sections for part in section.parts for plate in part.plates]
+        drawings = {}
+        for place, plate in enumerate(plates):
+            told(plate.title, place, len(plates))
+            drawings[plate.key] = svg(plate)
+            if files:
+                written_figures += write_files(plate, directory / "figures")
+    tables: dict[str, Table] = {}
+    inside = [part.tables or {} for section in sections for part in section.parts]
+    if files:
+        for key, table in {**tables, **{key: table for some in inside for key, table in some.items()}}.items():
+            written_tables += _write_table(directory / "tables", key, table)
+    title = found[0].name if len(found) == 1 else f"{len(found)} runs side by side"
+    screens = [first_screen(run, {one.model: one.label for one in series if one.run is run}) for run in found]
+    text = page(title, screens, {one.label: look for one, look in looks.items()}, tables, sections, drawings, found)
+    directory.mkdir(parents=True, exist_ok=True)
+    with whole(directory / "report.html") as draft:
+        draft.write_text(text, encoding="utf-8")
+    told("done", 1, 1)
+    return Report(directory / "report.html", written_figures, written_tables)
+
+
+def _write_table(directory: Path, key: str, table: Table) -> list[Path]:
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = [directory / f"{key}.md", directory / f"{key}.tex"]
+    for path, text in zip(paths, (table.markdown(), table.latex()), strict=True):
+        with whole(path) as draft:
+            draft.write_text(text + "\n", encoding="utf-8")
+    return paths
