@@ -138,7 +138,7 @@ def test_markdown_has_title_groups_arrows_and_alignment():
     assert table.markdown().splitlines() == [
         "**Name.** A caption.",
         "",
-        "| Method | Heads | OOD average AUROC ↑ |",
+        "| Method | Heads | OOD average: AUROC ↑ |",
         "|---|---|--:|",
         r"| a\|b | 8x3 | 1.00 |",
     ]

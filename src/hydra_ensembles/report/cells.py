@@ -40,6 +40,8 @@ class Column:
     """What figures are multiplied by: 100 shows fractions as percentages."""
     unit: str = ""
     """Written after each figure."""
+    signed: bool = False
+    """Write the sign of positive numbers too, as of differences."""
     is_text: bool = False
     """Words, which stand left; numbers stand right."""
     marked: bool = True
@@ -90,7 +92,7 @@ def shown(cell: Cell, column: Column) -> Shown:
         return Shown(cell)
     rest = column.unit
     if cell.seeds > 1 and cell.std is not None:
-        rest = f" ± {_number(cell.std, column)}{column.unit}"
+        rest = f" ± {cell.std * column.factor:,.{column.decimals}f}{column.unit}"
     elif cell.interval is not None:
         low, high = (_number(end, column) for end in cell.interval)
         rest = f"{column.unit} [{low}, {high}]"
@@ -125,7 +127,10 @@ def seeds_notes(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     usual = max(counted, key=lambda number: (counted[number], number))
     others = list(dict.fromkeys(number for number in seeds if number not in (0, usual)))
     signs = {number: "†‡§¶"[place % 4] * (place // 4 + 1) for place, number in enumerate(others)}
-    notes = [f"± standard deviation over {usual} seeds"] if usual > 1 else []
+    has_spread = any(
+        isinstance(c, Figure) and c.seeds > 1 and c.std is not None for r in rows for c in r.cells.values()
+    )
+    notes = [f"{'± standard deviation' if has_spread else 'means'} over {usual} seeds"] if usual > 1 else []
     notes += [f"{sign} {'one seed' if number == 1 else f'{number} seeds'}" for number, sign in signs.items()]
     return [signs.get(number, "") for number in seeds], notes
 
@@ -146,4 +151,4 @@ def _compared(columns: Sequence[Column], rows: Sequence[Row], across: bool) -> I
 
 
 def _number(value: float, column: Column) -> str:
-    return f"{value * column.factor:z,.{column.decimals}f}"
+    return f"{value * column.factor:{'+' if column.signed else ''}z,.{column.decimals}f}"

@@ -49,7 +49,7 @@ class Table:
 
     def markdown(self) -> str:
         """Title and caption, where there are any, the table, its notes."""
-        heads = [f"{column.group} {column.title}".strip() for column in self.columns]
+        heads = [f"{column.group}: {column.title}" if column.group else column.title for column in self.columns]
         lines = [
             _line([_in_markdown(head) for head in [*self._left, *heads]]),
             "|" + "---|" * len(self._left) + "".join("---|" if c.is_text else "--:|" for c in self.columns),
