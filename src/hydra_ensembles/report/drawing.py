@@ -55,7 +55,7 @@ DARK: Mapping[str, str] = {
     "line-7": "#56d4e4",
     "line-8": "#aab3bd",
 }
-DASHES = ((), (5, 2), (5, 2, 1, 2), (1, 1.5), (5, 1, 1, 1, 1, 1), (8, 2), (2, 1), (4, 2))
+DASHES = ((), (5, 2), (5, 2, 1, 2), (3, 1, 1, 1, 1, 1), (8, 2, 2, 2), (8, 2), (2, 1), (1, 1.2))
 """Lengths of strokes and gaps in line widths; none for a whole line."""
 MARKERS = "osD^vPX*"
 

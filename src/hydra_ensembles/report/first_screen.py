@@ -48,6 +48,8 @@ class FirstScreen:
     """What a run says on the first screen."""
 
     name: str
+    title: str
+    question: str
     verdict: str
     compared: str
     models: Mapping[str, str]
@@ -68,8 +70,17 @@ def first_screen(run: Run, labels: Mapping[str, str]) -> FirstScreen:
         answers.append(_decides(run))
     if run.subject in run.costs.get("models", {}):
         answers.append(_cost(run))
+    number = told["about"]["members"]
     return FirstScreen(
-        run.name, _in_a_sentence(run, answers), _compared(run), _models(run), labels, answers, _warnings(run)
+        run.name,
+        f"{run.name}: a hydra of {number} against one network" if run.subject == HYDRA and run.base else run.name,
+        _question(run),
+        _in_a_sentence(run, answers),
+        _compared(run),
+        _models(run),
+        labels,
+        answers,
+        _warnings(run),
     )
 
 
@@ -102,6 +113,19 @@ def _models(run: Run) -> dict[str, str]:
         other = "one network" if members == 1 else f"an ensemble of {members}, averaged"
         found[name] = known.get(name, other) if run.recipe else other
     return found
+
+
+def _question(run: Run) -> str:
+    """What it is all about, for a reader who has never heard of it."""
+    number = run.models[run.subject]["about"]["members"]
+    if run.subject == HYDRA and run.base:
+        return (
+            f"From one trained network, {number} copies were made; from each, other small parts (attention heads) were "
+            f"removed, and the copies were fused into a single network, the hydra. Are {number} opinions in one better "
+            "than the one network by itself, and what do they cost?"
+        )
+    what = "one network" if number == 1 else f"an ensemble of {number} networks"
+    return f"How good are the answers of {what}, and how far can its confidence be believed?"
 
 
 def _compared(run: Run) -> str:
@@ -207,28 +231,37 @@ def _cost(run: Run) -> Answer:
     return Answer("cost", "What does it cost?", f"{times(time)} the time", f"{text} ({measured}).")
 
 
+_CLAIMS = {
+    "right": ("is right more often", "is right less often", "how often they are right"),
+    "believable": (
+        "states its confidence more truthfully",
+        "states its confidence less truthfully",
+        "how truthful their confidence is",
+    ),
+    "unknown": ("notices unknown inputs better", "notices unknown inputs worse", "how well they notice unknown inputs"),
+}
+
+
 def _in_a_sentence(run: Run, answers: Sequence[Answer]) -> str:
     """Where the subject is better, worse or not to be told apart from one network."""
-    names = {"right": "how often it is right", "believable": "how far its confidence can be believed",
-             "unknown": "noticing inputs it cannot know"}  # fmt: skip
     if run.base is None:
         return "There is no other model to hold it against: the figures stand for themselves."
-    judged = {answer.key: answer.verdict for answer in answers if answer.key in names}
-    if not any(judged.values()):
+    judged = {answer.key: answer.verdict.word for answer in answers if answer.key in _CLAIMS and answer.verdict}
+    if not judged:
         return "The two were not compared on the same resampled rows, so no verdict is given; see the intervals."
-    groups = {
-        word: [names[key] for key, found in judged.items() if found is not None and found.word == word]
-        for word in (BETTER, WORSE, UNDECIDED)
-    }
-    rows = run.models[run.subject]["rows"][ID_TEST]
-    parts = [f"{word} in {listed(groups[word])}" for word in (BETTER, WORSE) if groups[word]]
-    start = f"On these {rows:,} inputs, {_the(run.subject)} is "
-    if not parts:
-        return f"{start[:-4]} cannot be told apart from one network: the differences in {listed(groups[UNDECIDED])} may be chance."
-    sentence = start + " and ".join(parts) + " than one network"
-    if groups[UNDECIDED]:
-        sentence += f"; in {listed(groups[UNDECIDED])} the two cannot be told apart"
-    return f"{sentence}."
+    better, worse, even = (
+        [_CLAIMS[key][place] for key, found in judged.items() if found == word]
+        for place, word in enumerate((BETTER, WORSE, UNDECIDED))
+    )
+    subject = _the(run.subject)
+    if not better and not worse:
+        return (
+            f"On the same inputs, {subject} and one network cannot be told apart: "
+            f"differences in {listed(even)} may be chance."
+        )
+    but = " but " if better and worse else ""
+    sentence = f"Compared with one network on the same inputs, {subject} {listed(better)}{but}{listed(worse)}."
+    return f"{sentence} In {listed(even)} the two cannot be told apart." if even else sentence
 
 
 def _the(model: str) -> str:

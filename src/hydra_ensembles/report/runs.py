@@ -121,7 +121,7 @@ def read_run(directory: str | Path) -> Run:
         ) from None
     name = directory.resolve().name
     notes = ("An evaluation by itself has no costs, heads and inputs; `hydra-ens run` keeps them.",)
-    return Run(name, directory, {"recipe": {}, "models": {name: told}}, {name: told}, {name: Evaluation.load(directory)}, notes=notes)
+    return Run(name, directory, {"recipe": {"seed": told.get("seed")}, "models": {name: told}}, {name: told}, {name: Evaluation.load(directory)}, notes=notes)
 
 
 def series_of(runs: Sequence[Run]) -> list[Series]:

@@ -10,6 +10,7 @@ from hydra_ensembles.report.first_screen import first_screen
 from hydra_ensembles.report.page import page
 from hydra_ensembles.report.runs import drawn, read_runs, series_of
 from hydra_ensembles.report.sections import sections_of
+from hydra_ensembles.report.run_tables import tables_of
 from hydra_ensembles.report.table import Table
 from hydra_ensembles.store import whole
 
@@ -61,7 +62,7 @@ def write_report(
             drawings[plate.key] = svg(plate)
             if files:
                 written_figures += write_files(plate, directory / "figures")
-    tables: dict[str, Table] = {}
+    tables = tables_of(found)
     inside = [part.tables or {} for section in sections for part in section.parts]
     if files:
         for key, table in {**tables, **{key: table for some in inside for key, table in some.items()}}.items():
