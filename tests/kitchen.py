@@ -43,7 +43,7 @@ RECIPE: dict[str, Any] = {
         "train_last_blocks": 2,
     },
     "decisions": {"coverage": 0.7},
-    "evaluation": {"resamples": 20},
+    "evaluation": {"resamples": 20, "latency_rounds": 3, "latency_batch": 2},
 }
 
 NULL = object()

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -667,7 +668,7 @@ def test_what_is_saved_is_loaded(evaluated, tmp_path):
     assert told["rows"] == {"id_test": 40, "fog": 40, "snow": 40, "a": 30, "b": 20, "c": 25}
     assert compare(again, evaluated)["answers"]["id_test"]["nll"].p == 1
     columns = [name.split("/")[0] for name in load_file(tmp_path / "evaluation" / "model.safetensors")]
-    assert (columns.count("id_test"), columns.count("a")) == (12, 9)  # as docs/evaluation.md says
+    assert (columns.count("id_test"), columns.count("a")) == (14, 10)  # as docs/evaluation.md says
 
 
 @pytest.mark.parametrize(
@@ -679,3 +680,36 @@ def test_a_damaged_evaluation_is_refused_in_one_line(harm, evaluated, tmp_path):
     with pytest.raises(EvaluationError, match="is not a whole evaluation") as error:
         Evaluation.load(directory)
     assert "\n" not in str(error.value)
+
+
+def test_every_row_keeps_what_was_answered_and_what_is_right(evaluated, tmp_path):
+    again = Evaluation.load(evaluated.save(tmp_path / "evaluation"))
+    for name, rows in again.judged.items():
+        with torch.no_grad():
+            said = hydra_of().members(protocol_of().tests[name].inputs).double()
+        assert rows.answer.dtype == torch.int64
+        assert torch.equal(rows.answer, said.softmax(-1).mean(1).argmax(-1))
+        if name in ("id_test", "fog", "snow"):
+            assert torch.equal(rows.label, labels(40))
+            assert torch.equal(rows.right, (rows.answer == rows.label).double())
+        else:
+            assert rows.label is None
+
+
+def test_an_evaluation_from_before_answers_were_kept_is_loaded_and_compared(evaluated, tmp_path):
+    old = {name: replace(rows, answer=None, label=None) for name, rows in evaluated.judged.items()}
+    again = Evaluation.load(replace(evaluated, judged=old).save(tmp_path / "evaluation"))
+    assert not any(
+        name.endswith(("/answer", "/label")) for name in load_file(tmp_path / "evaluation/model.safetensors")
+    )
+    assert all(rows.answer is None and rows.label is None for rows in again.judged.values())
+    assert again.to_json() == evaluated.to_json()
+    assert compare(again, evaluated)["answers"]["id_test"]["accuracy"].p == 1
+
+
+def test_an_evaluation_prints_in_one_line(evaluated):
+    accuracy = f"{100 * evaluated.figures['answers']['id_test']['accuracy']:.1f} %"
+    shown = f"Evaluation(id_test 40 rows, accuracy {accuracy}; near: a; far: b, c; shifts: fog, snow)"
+    assert repr(evaluated) == str(evaluated) == shown
+    assert repr(evaluated.judged["id_test"]).startswith(f"Judged(40 rows, accuracy {accuracy}, mean confidence 0.")
+    assert repr(evaluated.judged["a"]).startswith("Judged(30 rows, mean confidence 0.")

@@ -23,9 +23,17 @@ def test_the_costs_of_a_plan_are_those_counted_by_hand(kitchen):
     assert found["evaluation-base"].forwards == tests + SETS["train"]
     assert found["evaluation-members"].forwards == 2 * tests
     assert 1 < found["evaluation-hydra"].forwards / tests < 2  # fewer heads, and a last block that is only read
+    shares = 1 + 2 + found["evaluation-hydra"].forwards / tests
+    assert found["costs"].forwards == pytest.approx((2 + 3) * 2 * shares)  # two rounds do not count; two inputs a round
     speed = {one.seconds / one.forwards for one in found.values() if one.forwards}
     assert max(speed) == pytest.approx(min(speed))
     assert min(speed) > 0
+
+
+def test_without_latency_costs_are_only_counted(kitchen):
+    recipe = read_recipe(kitchen.recipe(evaluation__latency_rounds=0))
+    found = {one.name: one.forwards for one in estimates(recipe, planned(recipe, "out"))}
+    assert found["costs"] == 0
 
 
 def test_a_dry_run_does_nothing_and_says_what_is_done(kitchen, capsys, monkeypatch):

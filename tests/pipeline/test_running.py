@@ -10,20 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
-from hydra_ensembles import Hydra
+from hydra_ensembles import HeadSet, Hydra, Member, describe
+from hydra_ensembles.data import open_data
+from hydra_ensembles.evaluation import Evaluation
+from hydra_ensembles.heads import layer_divergence, overlap
 from hydra_ensembles.pipeline import SplitError, Splits, parse_recipe, planned, read_recipe, run
 from hydra_ensembles.pipeline.splits import CHOOSING
 from hydra_ensembles.pipeline.stage import Kept, Stage
 from hydra_ensembles.pipeline.stages import stages_of
 from hydra_ensembles.store import tensors_digest
-from kitchen import CLASSES, NULL, RECIPE, pictures, write_folders
+from kitchen import CLASSES, NULL, RECIPE, SETS, pictures, write_folders
 
 STAGES = ["base", "ranking-acc", "ranking-avg", "members", "member-0", "member-1", "fusion", "decisions",
           "temperature-base", "temperature-members", "evaluation-base", "evaluation-members", "evaluation-hydra",
-          "results"]  # fmt: skip
+          "costs", "results"]  # fmt: skip
 BASE = {"temperature-base", "evaluation-base"}
 
 
@@ -69,6 +73,65 @@ def test_a_recipe_runs_to_the_end(finished):
     assert [len(list(heads)) for heads in hydra.heads] == [9, 9]
 
 
+def test_results_say_what_every_model_costs_which_heads_it_keeps_and_how_long_stages_took(finished):
+    _, done, _ = finished
+    base, hydra = Member.load(done.stages["base"] / "model"), Hydra.load(done.directory / "hydra")
+    members = [Member.load(done.stages[f"member-{m}"] / "member") for m in range(2)]
+    found = done.results["costs"]
+    params = {name: cost["params"] for name, cost in found["models"].items()}
+    assert params == {"base": numbers_in(base), "members": sum(map(numbers_in, members)), "hydra": numbers_in(hydra)}
+    mult_adds = {name: cost["mult_adds"] for name, cost in found["models"].items()}
+    assert mult_adds["base"] == describe(base).total.mult_adds
+    assert mult_adds["members"] == sum(describe(member).total.mult_adds for member in members)
+    assert mult_adds["base"] < mult_adds["hydra"] < mult_adds["members"]  # one stem, and a last block that is read
+    assert all(cost["latency_ms"]["median"] > 0 for cost in found["models"].values())
+    threads = torch.get_num_threads()
+    assert found["settings"] == {"batch": 2, "dtype": "float32", "threads": threads, "rounds": 3, "text_tokens": None}
+    heads = done.results["heads"]
+    assert [HeadSet.from_json(kept) for kept in heads["members"]] == [member.heads for member in members]
+    assert heads["names"] == ["acc", "avg"]
+    assert heads["overlap"][0][1] == overlap(*hydra.heads)
+    assert heads["divergence"][1][0] == layer_divergence(*hydra.heads)
+    assert list(done.results["seconds"]) == STAGES[:-1]
+    assert done.results["seconds"]["base"] == Kept(done.stages["base"]).seconds
+
+
+def numbers_in(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_evaluations_are_published_beside_the_hydra(finished, monkeypatch):
+    place, done, _ = finished
+    monkeypatch.chdir(place)
+    labels = open_data("test.npz").labels
+    for model, told in done.results["models"].items():
+        found = Evaluation.load(done.directory / "evaluations" / model)
+        assert found.figures == told["figures"]
+        assert found.judged["id_test"].label.tolist() == labels.tolist()
+        right = found.judged["id_test"].answer == labels
+        assert float(right.double().mean()) == told["figures"]["answers"]["id_test"]["accuracy"]
+
+
+def test_a_run_that_stops_early_publishes_what_there_is(finished, kitchen):
+    place, undisturbed, _ = finished
+    out = kitchen.place / "out"
+    shutil.copytree(place / "out" / "stages", out / "stages")
+    told_by(read_recipe(kitchen.recipe()), out, until="evaluation-members")
+    assert sorted(path.name for path in (out / "evaluations").iterdir()) == ["base", "members"]
+    assert Hydra.load(out / "hydra").fitted == Hydra.load(undisturbed.directory / "hydra").fitted
+    assert not (out / "results.json").exists()
+
+
+def test_costs_are_those_of_the_evaluated_models_alone_and_go_without_latency(kitchen):
+    changes = {"finetuning": None, "backbone__finetune": None, "data__train": None, "decisions": NULL}
+    recipe = read_recipe(kitchen.recipe(**changes, evaluation__models=["hydra"], evaluation__latency_rounds=0))
+    done, _ = told_by(recipe, "out")
+    (cost,) = done.results["costs"]["models"].values()
+    assert cost["latency_ms"] is None
+    assert cost["params"] == numbers_in(Hydra.load("out/hydra"))
+    assert done.results["costs"]["settings"]["rounds"] == 0
+
+
 def test_a_second_run_does_nothing(finished, monkeypatch):
     place, done, _ = finished
     monkeypatch.chdir(place)
@@ -98,10 +161,11 @@ def test_every_artefact_says_how_it_came_about(finished):
 CHANGES = {
     "data__id_test": ("test.npz[:12]", {"evaluation-base", "evaluation-members", "evaluation-hydra", "results"}),
     "decisions__accept": (0.5, {"decisions", "evaluation-hydra", "results"}),
-    "fusion": ({"mlp": "grouped"}, {"fusion", "decisions", "evaluation-hydra", "results"}),
+    "fusion": ({"mlp": "grouped"}, {"fusion", "decisions", "evaluation-hydra", "costs", "results"}),
     "finetuning__learning_rate": (0.02, set(STAGES[4:]) - BASE),
     "ranking__search": ("plain", set(STAGES[1:]) - BASE),
     "data__ood_val": ("oodval.npz[:8]", set(STAGES[2:]) - {"temperature-base"}),  # accuracy does not look
+    "evaluation__latency_rounds": (0, {"costs", "results"}),
     "seed": (4, set(STAGES)),
 }
 
@@ -188,7 +252,7 @@ def content(directory):
 
 def timeless(value):
     if isinstance(value, dict):
-        return {key: timeless(inner) for key, inner in value.items() if key != "seconds"}
+        return {key: timeless(inner) for key, inner in value.items() if key not in ("seconds", "latency_ms")}
     return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -259,7 +323,7 @@ def test_no_stage_that_chooses_declares_a_test_split(kitchen, changes):
     for stage in stages:
         if stage.chooses:
             assert set(stage.reads) <= set(CHOOSING)
-    assert all(stage.name.startswith(("evaluation-", "results")) for stage in stages if not stage.chooses)
+    assert all(stage.name.startswith(("evaluation-", "costs", "results")) for stage in stages if not stage.chooses)
     # What depends on an evaluation comes after every choice.
     assert not any(name.startswith("evaluation-") for stage in stages if stage.chooses for name in stage.after)
 
@@ -303,6 +367,8 @@ def test_while_a_stage_chooses_no_test_file_is_opened(kitchen):
     assert "val.npz" in by_stage["ranking-acc"]
     for name in ("base", "ranking-acc", "members", "member-0", "fusion", "decisions"):
         assert not tests & by_stage.get(name, set()), name
+    assert "config.json" in by_stage["costs"]
+    assert not {f"{name}.npz" for name in SETS} & by_stage["costs"]
 
 
 def test_other_test_sets_lead_to_the_same_hydra(finished, kitchen):

@@ -75,7 +75,9 @@ def run(
     decisions = done.results["models"].get("hydra", {}).get("about", {}).get("decisions")
     if decisions:
         console.print(decisions_table(decisions))
-    console.print(f"wrote {done.directory}  (hydra/, results.json, stages/)", highlight=False, soft_wrap=True)
+    console.print(
+        f"wrote {done.directory}  (hydra/, evaluations/, results.json, stages/)", highlight=False, soft_wrap=True
+    )
 
 
 def _plan(found: "list[Estimate]", name: str, output: str) -> "Table":

@@ -1,7 +1,8 @@
-"""Evaluation: protocol, metrics and their intervals, detectors, shift, what is fitted after training, latency."""
+"""Evaluation: protocol, metrics and their intervals, detectors, shift, what is fitted after training, costs."""
 
 from hydra_ensembles.evaluation.answers import AnswerError, Answers, answers, load_answers, member_logits
 from hydra_ensembles.evaluation.bootstrap import Difference
+from hydra_ensembles.evaluation.costs import Costs, costs
 from hydra_ensembles.evaluation.evaluating import evaluate
 from hydra_ensembles.evaluation.fitting import ConformalSets, OODDetector, TemperatureScaler
 from hydra_ensembles.evaluation.latency import Contest, Timing, contest, interleaved, sample_inputs
@@ -13,6 +14,7 @@ __all__ = [
     "Answers",
     "ConformalSets",
     "Contest",
+    "Costs",
     "Difference",
     "Evaluation",
     "EvaluationError",
@@ -24,6 +26,7 @@ __all__ = [
     "answers",
     "compare",
     "contest",
+    "costs",
     "evaluate",
     "interleaved",
     "load_answers",

@@ -164,7 +164,7 @@ def answers(
     console = Console(stderr=True)
     disable = not (console.is_terminal if progress is None else progress)
     columns: dict[str, list[Tensor]] = {"logits": [], "labels": [], "features": []}
-    with _in_evaluation_mode(asked):
+    with in_evaluation_mode(asked):
         for batch in track(batches, title, total=len(batches), console=console, transient=True, disable=disable):
             inputs = inputs_to(batch.inputs, device)
             if features:
@@ -185,7 +185,8 @@ def answers(
 
 
 @contextmanager
-def _in_evaluation_mode(models: list[nn.Module]) -> Iterator[None]:
+def in_evaluation_mode(models: list[nn.Module]) -> Iterator[None]:
+    """Models as they answer, and afterwards as they were."""
     # Of every module: a model that trains may have parts that do not.
     modes = {module: module.training for model in models for module in model.modules()}
     for model in models:

@@ -1,10 +1,10 @@
 """Judged rows: what one pass over a set leaves of each row, and all that any metric needs.
 
-Shapes: R rows, M members, C classes. Numbers are in float64; logits are not kept.
+Shapes: R rows, M members, C classes. Numbers are in float64, classes in int64; logits are not kept.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ SLICE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A few numbers `(R,)` for each row of a set; the last three only where rows have labels."""
+    """A few numbers `(R,)` for each row of a set; `right`, `brier`, `nll` and `label` only where rows have labels."""
 
     scores: Mapping[str, Tensor]
     """How unknown the row looks, by each score; higher = more out of distribution."""
@@ -34,6 +34,12 @@ class Judged:
     """Squared distance of the probabilities from the label, summed over classes: 0 to 2."""
     nll: Tensor | None = None
     """Minus the log-probability of the label."""
+    answer: Tensor | None = None
+    """The most probable class; None in evaluations that were written before it was kept."""
+    label: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"Judged({len(self)} rows{shown_accuracy(self)}, mean confidence {float(self.confidence.mean()):.2f})"
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -51,6 +57,11 @@ def judged(logits_RMC: Tensor, labels_R: Tensor | None = None, temperature: Temp
     )
 
 
+def shown_accuracy(rows: Judged) -> str:
+    """For a person, behind a number of rows; nothing without labels."""
+    return "" if rows.right is None else f", accuracy {100 * float(rows.right.mean()):.1f} %"
+
+
 def rows_in_slice(logits_RMC: Tensor) -> int:
     """How many rows of logits are looked at together."""
     return max(SLICE // max(logits_RMC.shape[1:].numel(), 1), 1)
@@ -59,20 +70,22 @@ def rows_in_slice(logits_RMC: Tensor) -> int:
 def _judged(logits_RMC: Tensor, labels_R: Tensor | None, temperature: Temperature | None) -> Judged:
     members, log_probs = scaled_members(logits_RMC, temperature), tempered_log_probs(logits_RMC, temperature)
     probs = log_probs.exp()
+    # Before the ensemble's temperature, as in `predict`: it changes no label, not even where rounding would.
+    answer = ensemble_log_probs(members).argmax(dim=-1)
     by_row = Judged(
         {name: ood_scores(name, logits_RMC, temperature) for name in SCORES},
         probs.amax(dim=-1),
         aleatoric(members),
         epistemic(members),
         disagreement(members).double(),
+        answer=answer,
     )
     if labels_R is None:
         return by_row
-    # Before the ensemble's temperature, as in `predict`: it changes no label, not even where rounding would.
-    answer = ensemble_log_probs(members).argmax(dim=-1)
     at_label = log_probs.gather(-1, labels_R[:, None])[:, 0]
     brier = probs.square().sum(-1) - 2 * at_label.exp() + 1
-    return Judged(**{**vars(by_row), "right": (answer == labels_R).double(), "brier": brier, "nll": -at_label})
+    right = (answer == labels_R).double()
+    return replace(by_row, right=right, brier=brier, nll=-at_label, label=labels_R)
 
 
 def _joined(parts: list[Judged]) -> Judged:

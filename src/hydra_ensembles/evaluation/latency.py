@@ -13,9 +13,14 @@ from statistics import median, quantiles
 import torch
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones import Backbone, Inputs, family_of
+from hydra_ensembles.backbones import Backbone, Inputs, Tower, family_of
+from hydra_ensembles.backbones.stems import TokenStem
 from hydra_ensembles.fusion import Hydra, fuse
 from hydra_ensembles.heads import HeadSet, HeadSetError, hydra_cost, prune, single_cost
+from hydra_ensembles.heads.cost import tokens_of
+
+WARM_UP = 2
+"""Rounds that do not count."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Timing:
 
 
 def interleaved(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2
+    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = WARM_UP
 ) -> Iterator[dict[str, Timing]]:
     """Run every contestant once a round, in turn; yields the timings after each round that counts."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -84,12 +89,21 @@ def contest(
     return Contest(runs, hydra, ratio)
 
 
-def sample_inputs(model: nn.Module, batch: int) -> Inputs:
-    """Random inputs that fit the model, `batch` of each tower's."""
-    towers = Backbone.of(model).towers
-    samples = {name: tower.stem.sample() for name, tower in towers.items()}
+def sample_inputs(model: nn.Module, batch: int, text_tokens: int | None = None) -> Inputs:
+    """Random inputs that fit the model, `batch` of each tower's.
+
+    Texts have 8 tokens, `text_tokens` where that is said and the model takes so many, or the one length it takes.
+    """
+    samples = {name: _sample(tower, text_tokens) for name, tower in Backbone.of(model).towers.items()}
     inputs = {name: x.expand(batch, *x.shape[1:]).contiguous() for name, x in samples.items()}
     return inputs if len(inputs) > 1 else next(iter(inputs.values()))
+
+
+def _sample(tower: Tower, text_tokens: int | None) -> Tensor:
+    sample: Tensor = tower.stem.sample()
+    if text_tokens is None or not isinstance(tower.stem, TokenStem) or tower.stem.pool is not None:
+        return sample
+    return sample.repeat(1, -(-text_tokens // sample.shape[1]))[:, : tokens_of(tower, text_tokens)]
 
 
 def branch_heads(model: nn.Module, keep: int, trunk: int) -> HeadSet:

@@ -20,7 +20,7 @@ from hydra_ensembles.evaluation.bootstrap import (
     resampled_answers,
     resampled_separation,
 )
-from hydra_ensembles.evaluation.judged import Judged
+from hydra_ensembles.evaluation.judged import Judged, shown_accuracy
 from hydra_ensembles.evaluation.metrics import answer_metrics, separation_metrics
 from hydra_ensembles.evaluation.protocol import AVERAGE, GROUPS, ID_TEST, SHIFTS
 from hydra_ensembles.evaluation.shift.names import seed_of
@@ -50,6 +50,11 @@ class Evaluation:
     seed: int = 0
     score: str = "msp"
     """The score whose figures get intervals."""
+
+    def __repr__(self) -> str:
+        known = self.judged[ID_TEST]
+        sets = [f"; {group}: {', '.join(names)}" for group, names in self.groups.items() if names]
+        return f"Evaluation({ID_TEST} {len(known)} rows{shown_accuracy(known)}{''.join(sets)})"
 
     @property
     def scores(self) -> list[str]:

@@ -52,25 +52,25 @@ def single_cost(backbone: Backbone, keep: HeadSet | None = None, text_tokens: in
 def hydra_cost(
     backbone: Backbone,
     keeps: Sequence[HeadSet],
-    trunk: int = 0,
+    trunk: int | Mapping[str, int] = 0,
     last_block: str = "full",
     text_tokens: int | None = None,
 ) -> Cost:
     """Members fused into one network, for members that were fine-tuned after pruning.
 
     Attention, norms and classifier are each member's own, the stem is shared, MLPs are averaged and run once a
-    member. The first `trunk` blocks are shared and keep all their heads. `last_block="read"` computes only the
-    tokens that the readout reads there.
+    member. The first `trunk` blocks (one number, or one a tower) are shared and keep all their heads.
+    `last_block="read"` computes only the tokens that the readout reads there.
     """
     total = NOTHING
     for name, tower in backbone.towers.items():
-        T = tokens_of(tower, text_tokens)
+        T, shared = tokens_of(tower, text_tokens), trunk if isinstance(trunk, int) else trunk[name]
         total += stem_cost(tower)
         for layer, block in enumerate(tower.blocks):
             assert isinstance(block, Block)
             is_last_read = layer == len(tower.blocks) - 1 and last_block == "read"
             S = tokens_read(tower.readout, T) if is_last_read else T
-            if layer < trunk:
+            if layer < shared:
                 total += block_cost(block, T, S)
                 continue
             mlp = mlp_cost(block.mlp, S)

@@ -1,4 +1,4 @@
-"""The stages that judge: every figure of each model, then all of them side by side."""
+"""The stages that judge: every figure of each model, what each costs, then all of them side by side."""
 
 import json
 from typing import Any
@@ -9,12 +9,13 @@ from hydra_ensembles.evaluation import (
     Evaluation,
     Protocol,
     compare,
+    costs,
     evaluate,
 )
 from hydra_ensembles.evaluation.results import differences_json
 from hydra_ensembles.evaluation.shift import shifted_batches
 from hydra_ensembles.pipeline.stage import Work
-from hydra_ensembles.pipeline.subjects import answering, one_of
+from hydra_ensembles.pipeline.subjects import answering, load_base, one_of
 from hydra_ensembles.uncertainty import Fitted
 
 
@@ -62,14 +63,47 @@ def protocol_of(work: Work, model: nn.Module, detectors: bool) -> Protocol:
     )
 
 
+def measure_costs(work: Work) -> None:
+    """Parameters, multiply-adds and latency of the evaluated models, in one run; of inputs only the size matters."""
+    base, settings = load_base(work), work.recipe.evaluation
+    found = costs(
+        {name: base if name == "base" else answering(name, work) for name in settings.models},
+        base,
+        batch=settings.latency_batch,
+        rounds=settings.latency_rounds,
+        text_tokens=work.recipe.data.max_tokens,
+    )
+    (work.directory / "costs.json").write_text(json.dumps(found.to_json(), indent=1) + "\n")
+
+
 def write_results(work: Work) -> None:
-    """The figures of all models, and how they differ from the base on the same rows."""
-    found = {name.removeprefix("evaluation-"): Evaluation.load(path / "evaluation") for name, path in work.done.items()}
+    """The figures of all models, how they differ from the base on the same rows, what they cost, which heads."""
+    found = {
+        name.removeprefix("evaluation-"): Evaluation.load(path / "evaluation")
+        for name, path in work.done.items()
+        if name.startswith("evaluation-")
+    }
     figures = {name: evaluation.to_json() for name, evaluation in found.items()}
     against: dict[str, Any] = {}
     if "base" in found and work.recipe.evaluation.resamples:
         for name, evaluation in found.items():
             if name != "base":
                 against[f"{name} minus base"] = differences_json(compare(evaluation, found["base"]))
-    results = {"recipe": work.recipe.model_dump(), "models": figures, "compared": against}
+    results = {
+        "recipe": work.recipe.model_dump(),
+        "models": figures,
+        "compared": against,
+        "costs": json.loads((work.done["costs"] / "costs.json").read_text()),
+        "heads": _heads(work),
+        "seconds": dict(work.seconds),
+    }
     (work.directory / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _heads(work: Work) -> dict[str, Any]:
+    """The heads that each member keeps, and how much members differ in those they lose."""
+    chosen = json.loads((work.done["members"] / "selection.json").read_text())
+    by_objective = work.recipe.members.how == "objectives"
+    numbered = [f"member {m}" for m in range(len(chosen["members"]))]
+    names = list(work.recipe.ranking.objectives) if by_objective else numbered
+    return {"names": names, **{part: chosen[part] for part in ("members", "overlap", "divergence")}}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hydra_ensembles.backbones import Backbone, family_of
-from hydra_ensembles.evaluation.latency import sample_inputs
+from hydra_ensembles.evaluation.latency import WARM_UP, sample_inputs
 from hydra_ensembles.heads import HeadSet, hydra_cost, single_cost
 from hydra_ensembles.heads.cost import DEFAULT_TEXT_TOKENS
 from hydra_ensembles.pipeline.checks import check_fits
@@ -59,9 +59,7 @@ def estimates(recipe: RunRecipe, plan: list[Planned]) -> list[Estimate]:
 @torch.inference_mode()
 def seconds_a_forward(model: nn.Module, tokens: int) -> float:
     """The time of the model's own forward of a few inputs, divided by their number; the best of five."""
-    inputs: Any = sample_inputs(model, _MEASURED)
-    if isinstance(inputs, torch.Tensor) and not inputs.is_floating_point():
-        inputs = torch.ones(_MEASURED, tokens, dtype=torch.int64)
+    inputs = sample_inputs(model, _MEASURED, tokens)
     times = []
     for _ in range(5):
         started = time.perf_counter()
@@ -85,6 +83,11 @@ def _forwards(stage: str, recipe: RunRecipe, model: nn.Module, rows: dict[str, i
         return _hydra_share(recipe, model) * calibrated
     if stage.startswith("temperature-"):
         return float(calibrated * (recipe.members.number if stage == "temperature-members" else 1))
+    if stage == "costs":
+        share = {"base": 1.0, "members": float(recipe.members.number), "hydra": _hydra_share(recipe, model)}
+        rounds = recipe.evaluation.latency_rounds
+        answered = (WARM_UP + rounds) * recipe.evaluation.latency_batch if rounds else 0
+        return answered * sum(share[name] for name in recipe.evaluation.models)
     if stage == "evaluation-base":
         return tested + (rows.get("train", rows["id_val"]) if recipe.evaluation.detectors else 0)
     if stage == "evaluation-members":

@@ -132,6 +132,10 @@ class EvaluationSection(Section):
     detectors: bool = Field(default=False, description="KNN, Mahalanobis and ViM on the base model.")
     score: Score = Field(default="msp", description="The score whose figures get intervals.")
     resamples: int = Field(default=1000, ge=0, description="Of the bootstrap; 0 for no intervals.")
+    latency_rounds: int = Field(
+        default=20, ge=0, description="In each, every evaluated model answers once, in turn; 0 for no latency."
+    )
+    latency_batch: int = Field(default=4, ge=1, description="Random inputs at once, of which latency is measured.")
 
 
 class RunRecipe(Section):

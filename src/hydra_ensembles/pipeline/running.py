@@ -134,19 +134,24 @@ def _work(
     stage, place = one.stage, one.kept.directory
     place.mkdir(parents=True, exist_ok=True)
     inputs = {name: done[name] for name in stage.after}
+    seconds = {name: Kept(kept).seconds for name, kept in done.items()}
     try:
-        stage.work(Work(recipe, splits.only(*stage.reads), inputs, place, directory, progress))
+        stage.work(Work(recipe, splits.only(*stage.reads), inputs, seconds, place, directory, progress))
     except HydraError as error:
         raise type(error)(f"stage '{stage.name}': {error}") from error
     one.kept.finish(stage, recipe, started)
 
 
 def _publish(directory: Path, done: dict[str, Path]) -> None:
-    """Put the hydra and the results where a person looks for them."""
+    """Put the hydra, the evaluations and the results where a person looks for them; of a run cut short, what it has."""
     hydra = done.get("decisions") or done.get("fusion")
-    if hydra is not None:
+    stores = {} if hydra is None else {"hydra": hydra / "hydra"}
+    for name, kept in done.items():
+        if name.startswith("evaluation-"):
+            stores[f"evaluations/{name.removeprefix('evaluation-')}"] = kept / "evaluation"
+    for name, store in stores.items():
         for file in ("model.safetensors", "config.json"):
-            _copy(hydra / "hydra" / file, directory / "hydra" / file)
+            _copy(store / file, directory / name / file)
     if "results" in done:
         _copy(done["results"] / "results.json", directory / "results.json")
 

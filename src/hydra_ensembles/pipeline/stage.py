@@ -18,8 +18,6 @@ from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import SplitError, Splits, is_test
 from hydra_ensembles.store import whole
 
-FORMAT = 1
-"""Part of every hash; raised when a stage does something else with the same settings."""
 _DONE = "provenance.json"
 _LIBRARIES = (
     "timm",
@@ -42,6 +40,8 @@ class Work:
     """Only those that the stage declares."""
     done: Mapping[str, Path]
     """The directories of the stages that it comes after."""
+    seconds: Mapping[str, float]
+    """How long every stage so far took."""
     directory: Path
     shared: Path
     """Scratch that runs share: corrupted images."""
@@ -60,6 +60,8 @@ class Stage:
     after: tuple[str, ...] = ()
     chooses: bool = True
     """Does it train, choose or fit anything? Then it cannot read a test split."""
+    format: int = 1
+    """Part of the key; raised when the stage does something else with the same settings."""
 
     def __post_init__(self) -> None:
         tests = [name for name in self.reads if is_test(name)]
@@ -69,7 +71,7 @@ class Stage:
     def key(self, recipe: RunRecipe, splits: Splits, keys: Mapping[str, str], backbone: str) -> str:
         """A hash of everything that the result depends on."""
         about = {
-            "format": FORMAT,
+            "format": self.format,
             "stage": self.name,
             "settings": dict(self.settings),
             "data": {name: splits.only(*self.reads).digest(name) for name in self.reads},

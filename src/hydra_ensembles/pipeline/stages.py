@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra_ensembles.pipeline.judging import evaluate_model, write_results
+from hydra_ensembles.pipeline.judging import evaluate_model, measure_costs, write_results
 from hydra_ensembles.pipeline.making import (
     calibration_split,
     choose_members,
@@ -20,6 +20,9 @@ from hydra_ensembles.pipeline.making import (
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits
 from hydra_ensembles.pipeline.stage import Stage, Work
+
+_OF_COSTS = {"models", "latency_rounds", "latency_batch"}
+"""Settings of evaluation that change no figure."""
 
 
 def stages_of(recipe: RunRecipe) -> list[Stage]:
@@ -68,13 +71,20 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
                 after[model] = (*after[model], name)
     tests = [name for name in Splits(data, Path()).references if name.startswith(("near/", "far/"))]
     for model in recipe.evaluation.models:
-        settings = {**recipe.evaluation.model_dump(exclude={"models"}), "allow_seen": data.allow_seen}
+        settings = {**recipe.evaluation.model_dump(exclude=_OF_COSTS), "allow_seen": data.allow_seen}
         settings |= {"shifts": data.shifts, "model": model}
         reads = (*_known_to_protocol(recipe, model), "id_test", *tests)
         work = partial(evaluate_model, model)
-        stages.append(Stage(f"evaluation-{model}", work, settings, reads, after[model], chooses=False))
+        # Format 2: rows keep their answer and label.
+        stages.append(Stage(f"evaluation-{model}", work, settings, reads, after[model], chooses=False, format=2))
     evaluated = tuple(f"evaluation-{model}" for model in recipe.evaluation.models)
-    stages.append(Stage("results", write_results, {}, (), evaluated, chooses=False))
+    measured = recipe.evaluation.model_dump(include=_OF_COSTS)
+    measured |= {"threads": recipe.threads, "max_tokens": data.max_tokens}
+    # What is fitted after training costs nothing, so costs do not wait for it; heads are counted in the base.
+    networks = {"base": (), "members": tuple(members), "hydra": ("fusion",)}
+    made = tuple(stage for model in recipe.evaluation.models for stage in networks[model])
+    stages.append(Stage("costs", measure_costs, measured, (), (*base, *made), chooses=False))
+    stages.append(Stage("results", write_results, {}, (), ("members", *evaluated, "costs"), chooses=False))
     return stages
 
 

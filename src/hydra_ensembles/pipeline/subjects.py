@@ -21,12 +21,16 @@ def load_backbone(recipe: RunRecipe) -> nn.Module:
         return load_model(reference, **settings)
 
 
-def subject(work: Work) -> nn.Module:
+def load_base(work: Work) -> nn.Module:
     """The base model: fine-tuned, or as it was loaded."""
-    if "base" in work.done:
-        return Member.load(work.done["base"] / "model")
-    model = load_backbone(work.recipe)
-    name_classes(model, work.splits.classes)
+    return Member.load(work.done["base"] / "model") if "base" in work.done else load_backbone(work.recipe)
+
+
+def subject(work: Work) -> nn.Module:
+    """The base model, which knows the names of its classes."""
+    model = load_base(work)
+    if "base" not in work.done:
+        name_classes(model, work.splits.classes)
     return model
 
 
@@ -35,7 +39,7 @@ def answering(name: str, work: Work) -> Any:
     if name == "members":
         return [Member.load(path / "member") for stage, path in work.done.items() if stage.startswith("member-")]
     if name == "hydra":
-        return Hydra.load(next(iter(work.done.values())) / "hydra")
+        return Hydra.load((work.done.get("decisions") or work.done["fusion"]) / "hydra")
     return subject(work)
 
 
