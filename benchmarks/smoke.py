@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 from hydra_ensembles import Hydra
 from hydra_ensembles.pipeline import read_recipe, run
+from hydra_ensembles.report import Column, Figure, Row, Table
 from hydra_ensembles.store import tensors_digest
 from provenance import RESULTS, provenance, write_results
 from real_text import KEPT
@@ -102,19 +104,17 @@ def round_off(value: Any) -> Any:
 
 def as_markdown() -> str:
     """The table of docs/recipes.md."""
-    lines = [
-        "| | first run | second run | model | accuracy | NLL | ECE | average OOD AUROC |",
-        "|---|--:|--:|---|--:|--:|--:|--:|",
-    ]
+    percent = partial(Column, decimals=1, factor=100)
+    columns = [percent("accuracy", "accuracy", unit=" %"), Column("nll", "NLL", decimals=3)]
+    columns += [percent("ece", "ECE", unit=" %"), percent("auroc", "average OOD AUROC")]
+    rows = []
     for name in NAMES:
         found = json.loads((RESULTS / "smoke" / f"{name}.json").read_text())
-        times = [f"{found['seconds'][run]:.0f} s" for run in ("first_run", "second_run")]
+        block = f"{name}: {found['seconds']['first_run']:.0f} s, once more {found['seconds']['second_run']:.0f} s"
         for model, parts in found["figures"].items():
-            answers, ood = parts["answers"]["id_test"], parts["ood/msp"]["average"]
-            figures = [f"{100 * answers['accuracy']:.1f} %", f"{answers['nll']:.3f}", f"{100 * answers['ece']:.1f} %"]
-            lines.append(f"| {' | '.join([f'`{name}`', *times, model, *figures, format(100 * ood['auroc'], '.1f')])} |")
-            name, times = "", ["", ""]
-    return "\n".join(line.replace("| `` |", "| |") for line in lines)
+            figures = parts["answers"]["id_test"] | parts["ood/msp"]["average"]
+            rows.append(Row(model, {metric: Figure(value) for metric, value in figures.items()}, block=block))
+    return Table(columns, rows, row_heading="model").markdown()
 
 
 def main() -> None:

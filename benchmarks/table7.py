@@ -17,6 +17,7 @@ from hydra_ensembles.backbones.parts import Norm
 from hydra_ensembles.backbones.stems import PatchStem
 from hydra_ensembles.evaluation import contest
 from hydra_ensembles.heads import Cost, predict_costs
+from hydra_ensembles.report import Column, Figure, Row, Table
 from provenance import RESULTS, provenance, write_results
 
 # Parameters in millions and multiply-adds in billions, as printed.
@@ -39,21 +40,18 @@ def read() -> dict[str, Any]:
 
 def as_markdown(results: dict[str, Any]) -> str:
     """The table of docs/costs.md."""
-    lines = [
-        "| | Parameters, paper | ours | off | Multiply-adds, paper | ours | off |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
+    columns = []
+    for key, heading, unit in (("params", "Parameters", "M"), ("mult_adds", "Multiply-adds", "G")):
+        columns += [
+            Column(f"{key}_{unit}", "paper", heading, unit=f" {unit}"),
+            Column(key, "ours", heading, decimals=0),
+            Column(f"{key}_off_percent", "off", heading, signed=True, unit=" %"),
+        ]
+    rows = []
     for name, row in results["rows"].items():
-        ours, paper = row["predicted"], row.get("paper")
-        params, mult_adds = f"{ours['params']:,}", f"{ours['mult_adds']:,}"
-        if paper is None:
-            lines.append(f"| {name} | | {params} | | | {mult_adds} | |")
-            continue
-        lines.append(
-            f"| {name} | {paper['params_M']} M | {params} | {row['params_off_percent']:+.2f} % "
-            f"| {paper['mult_adds_G']} G | {mult_adds} | {row['mult_adds_off_percent']:+.2f} % |"
-        )
-    return "\n".join(lines)
+        figures = row | row["predicted"] | row.get("paper", {})
+        rows.append(Row(name, {c.key: Figure(figures[c.key]) for c in columns if c.key in figures}))
+    return Table(columns, rows, row_heading="").markdown()
 
 
 def explained(backbone: Backbone, predicted: Mapping[str, Cost], members: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ PAGES = [
     "docs/choosing-heads.md",
     "docs/evaluation.md",
     "docs/analyses.md",
+    "docs/report.md",
 ]
 
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 MISSING = "–"
@@ -92,7 +92,7 @@ def shown(cell: Cell, column: Column) -> Shown:
         return Shown(cell)
     rest = column.unit
     if cell.seeds > 1 and cell.std is not None:
-        rest = f" ± {cell.std * column.factor:,.{column.decimals}f}{column.unit}"
+        rest = f" ± {_number(cell.std, replace(column, signed=False))}{column.unit}"
     elif cell.interval is not None:
         low, high = (_number(end, column) for end in cell.interval)
         rest = f"{column.unit} [{low}, {high}]"
@@ -151,4 +151,5 @@ def _compared(columns: Sequence[Column], rows: Sequence[Row], across: bool) -> I
 
 
 def _number(value: float, column: Column) -> str:
-    return f"{value * column.factor:{'+' if column.signed else ''}z,.{column.decimals}f}"
+    text = f"{value * column.factor:z,.{column.decimals}f}"
+    return f"+{text}" if column.signed and float(text.replace(",", "")) > 0 else text
