@@ -126,5 +126,6 @@ def _kept(x: np.ndarray, y: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def _in_unit(values: np.ndarray) -> np.ndarray:
-    spread = np.ptp(values)
-    return (values - values.min()) / (spread or 1.0)
+    spread = float(np.ptp(values))
+    scaled: np.ndarray = (values - values.min()) / (spread or 1.0)
+    return scaled

@@ -5,7 +5,7 @@ On the page, text and axes have the colour of the text around them, and lines th
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -13,72 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra_ensembles.optional import import_extra
+from hydra_ensembles.report.looks import LIGHT
 from hydra_ensembles.store import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-LIGHT: Mapping[str, str] = {
-    "paper": "#ffffff",
-    "panel": "#f4f6f8",
-    "ink": "#1b1f24",
-    "soft": "#4c5560",
-    "rule": "#c9d0d8",
-    "link": "#0a58a8",
-    "good": "#0b6b3a",
-    "bad": "#a8260c",
-    "line-1": "#0060a9",
-    "line-2": "#b34701",
-    "line-3": "#00734f",
-    "line-4": "#a1286b",
-    "line-5": "#5b4bb6",
-    "line-6": "#7a5c02",
-    "line-7": "#007281",
-    "line-8": "#5a6068",
-}
-"""Colours by what they are for. Lines follow Okabe and Ito, darkened until they stand out on white."""
-DARK: Mapping[str, str] = {
-    "paper": "#14171c",
-    "panel": "#1e232b",
-    "ink": "#e8ebef",
-    "soft": "#b4bcc6",
-    "rule": "#464f5b",
-    "link": "#82bdff",
-    "good": "#5fd79b",
-    "bad": "#ff9d87",
-    "line-1": "#6cb6ff",
-    "line-2": "#ffa657",
-    "line-3": "#4fd1a0",
-    "line-4": "#f58fc3",
-    "line-5": "#b9a7ff",
-    "line-6": "#e3c23c",
-    "line-7": "#56d4e4",
-    "line-8": "#aab3bd",
-}
-DASHES = ((), (5, 2), (5, 2, 1, 2), (3, 1, 1, 1, 1, 1), (8, 2, 2, 2), (8, 2), (2, 1), (1, 1.2))
-"""Lengths of strokes and gaps in line widths; none for a whole line."""
-MARKERS = "osD^vPX*"
-
-
-@dataclass(frozen=True)
-class Look:
-    """How one series is drawn everywhere: told apart without colour too."""
-
-    colour: str
-    strokes: tuple[float, ...]
-    marker: str
-    variable: str
-    """The colour's name on the page."""
-
-    @property
-    def dashes(self) -> Any:
-        """As matplotlib has them."""
-        return (0, self.strokes) if self.strokes else "-"
-
-    @property
-    def pattern(self) -> str:
-        """As SVG has them, for a line 3 wide."""
-        return " ".join(f"{3 * length:g}" for length in self.strokes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +30,6 @@ class Plate:
     finding: str
     """What can be seen, in words and numbers: also the text for those who cannot see it."""
     figure: "Figure"
-
-
-def look(place: int) -> Look:
-    """The look of the series at a place."""
-    at = place % len(MARKERS)
-    name = f"line-{at + 1}"
-    return Look(LIGHT[name], DASHES[at], MARKERS[at], name)
 
 
 @contextmanager
@@ -141,6 +73,13 @@ def new_figure(width: float = 4.0, height: float = 3.1) -> "Figure":
     """An empty figure in inches; on a phone it shrinks to about four fifths, and letters stay readable."""
     figure: Figure = import_extra("matplotlib.figure", "report", "drawing figures").Figure(figsize=(width, height))
     return figure
+
+
+def as_percent(*axes: Any) -> None:
+    """Shares on these axes are written in percent."""
+    ticker = import_extra("matplotlib.ticker", "report", "drawing figures")
+    for axis in axes:
+        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
 
 
 def svg(plate: Plate) -> str:

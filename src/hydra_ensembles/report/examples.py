@@ -104,7 +104,11 @@ def _rows(run: Run, evaluation: Evaluation, name: str, reference: str) -> Rows:
     """The rows of a set, checked to be those that were judged."""
     data: Mapping[str, Any] = run.recipe["data"]
     has_labels = name == ID_TEST
-    options = {"text": data.get("text"), "image": data.get("image"), "label": data.get("label") if has_labels else False}
+    options = {
+        "text": data.get("text"),
+        "image": data.get("image"),
+        "label": data.get("label") if has_labels else False,
+    }
     try:
         rows = _open(reference, options)
         if has_labels and rows.labels_were_names and run.classes:

@@ -1,4 +1,4 @@
-"""The first screen: what was compared and what came of it, in plain words, claiming no more than the intervals allow."""
+"""The first screen: what was compared and what came of it, in plain words, claiming no more than intervals allow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from hydra_ensembles.evaluation.protocol import AVERAGE, GROUPS, ID_TEST, SHIFTS
 from hydra_ensembles.report.runs import BASE, HYDRA, MEMBERS, Run
-from hydra_ensembles.report.words import listed, many, of_100, percent, signed, times
+from hydra_ensembles.report.words import listed, many, of_100, percent, short, signed, times
 
 BETTER, WORSE, UNDECIDED = "better", "worse", "cannot be told apart"
 SMALL = 200
@@ -29,7 +29,7 @@ class Verdict:
     def told(self) -> str:
         """The difference in percentage points with its interval."""
         value, low, high = (signed(100 * number) for number in (self.value, self.low, self.high))
-        return f"difference {value} points, 95 % interval {low} to {high}"
+        return f"Difference from one network {value} points; 95 % interval {low} to {high}."
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ def _compared(run: Run) -> str:
         parts.append(f"the same inputs corrupted in {many(len(shifts), 'way')}")
     if unknown:
         total = sum(rows[name] for name in unknown)
-        parts.append(f"{many(total, 'input')} from {many(len(unknown), 'set')} it was never meant for ({listed(unknown)})")
+        parts.append(
+            f"{many(total, 'input')} from {many(len(unknown), 'set')} it was never meant for ({listed(unknown)})"
+        )
     return f"Tested on {listed(parts)}."
 
 
@@ -165,7 +167,8 @@ def _believable(run: Run) -> Answer:
     if ninety is not None:
         share, rows = ninety
         text = f"When it says about 90 %, it is right {percent(share, 0)} of the time ({rows:,} such answers). "
-    text += f"On average, stated confidence and share of right answers lie {100 * figures['ece']:.1f} percentage points apart"
+    off = f"{100 * figures['ece']:.1f}"
+    text += f"On average, stated confidence and share of right answers lie {off} percentage points apart"
     text += f" (one network: {100 * base['ece']:.1f})" if base else ""
     evaluation = run.evaluations.get(run.subject)
     if evaluation is not None:
@@ -173,7 +176,7 @@ def _believable(run: Run) -> Answer:
         if abs(gap) >= 0.01:
             text += f"; on the whole it is too {'sure of itself' if gap > 0 else 'careful'}"
     return Answer(
-        "believable", "When it says 90 %, is it right 90 % of the time?", f"{100 * figures['ece']:.1f} points off",
+        "believable", "When it says 90 %, is it right 90 % of the time?", f"{off} points off",
         f"{text}.", verdict_of(run, "answers", ID_TEST, "ece"),
     )  # fmt: skip
 
@@ -188,7 +191,8 @@ def _unknown(run: Run) -> Answer:
     text += f"{of_100(share)} of 100 pairs (coin toss: 50"
     text += f"; one network: {of_100(base[AVERAGE]['auroc'])})" if base else ")"
     if all(group in figures for group in GROUPS):
-        text += f": {of_100(figures['near']['auroc'])} where they look alike, {of_100(figures['far']['auroc'])} where they do not"
+        near, far = (of_100(figures[group]["auroc"]) for group in GROUPS)
+        text += f": {near} where the two look much alike, {far} where they do not"
     return Answer(
         "unknown", "Does it notice inputs it cannot know?", f"{of_100(share)} of 100 pairs", f"{text}.",
         verdict_of(run, part, AVERAGE, "auroc"),
@@ -205,30 +209,40 @@ def _decides(run: Run) -> Answer:
     text += f", says “not sure” to {of_100(known['abstain'])} and calls {of_100(known['out-of-distribution'])} unknown"
     unknown = [decisions[name] for group in GROUPS for name in told["groups"].get(group, ()) if name in decisions]
     if unknown:
-        answered, found = (sum(one[what] for one in unknown) / len(unknown) for what in ("accept", "out-of-distribution"))
+        answered, found = (
+            sum(one[what] for one in unknown) / len(unknown) for what in ("accept", "out-of-distribution")
+        )
         text += f". Of 100 it cannot know, it still answers {of_100(answered)} and calls {of_100(found)} unknown"
     return Answer("decides", "What does it do when unsure?", f"answers {of_100(known['accept'])} of 100", f"{text}.")
 
 
 def _cost(run: Run) -> Answer:
     costs: Mapping[str, Any] = run.costs["models"]
-    mine = costs[run.subject]
+    mine, base = costs[run.subject], costs.get(run.base or "")
     settings = run.costs.get("settings", {})
     measured = f"measured at batch {settings.get('batch')} on {many(settings.get('threads') or 1, 'thread')}"
-    if run.base is None or run.base not in costs:
-        text = f"{mine['latency_ms']['median']:.3g} ms a batch, {measured}"
-        return Answer("cost", "What does it cost?", f"{mine['latency_ms']['median']:.3g} ms", f"{text}.")
-    base = costs[run.base]
-    arithmetic, time, size = (
-        mine["mult_adds"] / base["mult_adds"],
-        mine["latency_ms"]["median"] / base["latency_ms"]["median"],
-        mine["params"] / base["params"],
-    )
-    text = f"{times(arithmetic)} the arithmetic, {times(time)} the time and {times(size)} the parameters of one network"
-    if MEMBERS in costs and run.subject != MEMBERS:
-        apart = costs[MEMBERS]["latency_ms"]["median"] / base["latency_ms"]["median"]
-        text += f"; its members one after another take {times(apart)} the time"
-    return Answer("cost", "What does it cost?", f"{times(time)} the time", f"{text} ({measured}).")
+    time = _milliseconds(mine)
+    if base is None:
+        figure = f"{short(mine['mult_adds'])} multiply-adds"
+        text = f"{short(mine['params'])} parameters, {figure} an input"
+        text += f", {time:.3g} ms a batch ({measured})" if time else ""
+        return Answer("cost", "What does it cost?", f"{time:.3g} ms a batch" if time else figure, f"{text}.")
+    arithmetic, size = (times(mine[what] / base[what]) for what in ("mult_adds", "params"))
+    before = _milliseconds(base)
+    if not time or not before:
+        text = f"{arithmetic} the arithmetic and {size} the parameters of one network; time was not measured"
+        return Answer("cost", "What does it cost?", f"{arithmetic} the arithmetic", f"{text}.")
+    text = f"{times(time / before)} the time, {arithmetic} the arithmetic and {size} the parameters of one network"
+    apart = _milliseconds(costs.get(MEMBERS, {}))
+    if apart and run.subject != MEMBERS:
+        text += f"; its members one after another take {times(apart / before)} the time"
+    return Answer("cost", "What does it cost?", f"{times(time / before)} the time", f"{text} ({measured}).")
+
+
+def _milliseconds(cost: Mapping[str, Any]) -> float | None:
+    """The median time of a batch; None where it was not measured."""
+    found = cost.get("latency_ms")
+    return None if found is None else float(found["median"])
 
 
 _CLAIMS = {
@@ -278,8 +292,8 @@ def _warnings(run: Run) -> list[str]:
         high = told["intervals"].get(f"ood/{told['score']}", {}).get(name, {}).get("auroc", (0.0, 0.0))[1]
         if auroc < 0.5 and high < 0.5:
             found.append(
-                f"{name}: worse than a coin toss ({of_100(auroc)} of 100 pairs). Inputs of this kind look more familiar "
-                "to it than known ones do; its score must not be relied on there."
+                f"{name}: worse than a coin toss ({of_100(auroc)} of 100 pairs). These inputs look more familiar to it "
+                "than known ones do; its score must not be relied on there."
             )
         elif auroc < 0.5:
             found.append(f"{name}: no better than a coin toss ({of_100(auroc)} of 100 pairs).")
@@ -287,11 +301,11 @@ def _warnings(run: Run) -> list[str]:
     if small:
         counts = listed(f"{name} ({told['rows'][name]:,})" for name in small)
         found.append(f"Few inputs in {counts}: figures there may move by several points on other inputs.")
-    found.append(
-        "One training run: intervals say how far figures would move on other inputs, not with another seed."
-    )
+    found.append("One training run: intervals say how far figures would move on other inputs, not with another seed.")
     if told["about"].get("allow_seen"):
-        found.append("Sets that were used to choose were allowed as tests (allow_seen): figures on them are flattering.")
+        found.append(
+            "Sets that were used to choose were allowed as tests (allow_seen): figures on them are flattering."
+        )
     found += [f"{seen[:1].upper()}{seen[1:]}." for seen in told["about"].get("seen", ())]
     if not told["intervals"]:
         found.append("No intervals were computed (resamples: 0): small differences mean nothing.")

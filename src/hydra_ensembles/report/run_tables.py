@@ -2,14 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
-from hydra_ensembles.evaluation.protocol import GROUPS, SHIFTS
+from hydra_ensembles.evaluation.protocol import AVERAGE, GROUPS, SHIFTS
+from hydra_ensembles.report.cells import Column, Figure, Row
 from hydra_ensembles.report.layouts import paper_table
-from hydra_ensembles.report.runs import Run
+from hydra_ensembles.report.runs import Run, Series
 from hydra_ensembles.report.summaries import Summary, SummaryError, summarise
 from hydra_ensembles.report.table import Table
 
+SCORES = {
+    "msp": "highest probability",
+    "entropy": "entropy",
+    "mutual_information": "mutual information",
+    "energy": "energy",
+    "max_logit": "highest logit",
+    "knn": "KNN (features)",
+    "mahalanobis": "Mahalanobis (features)",
+    "vim": "ViM (features)",
+}
+"""What a reader calls them."""
 _MAIN, _GROUPS, _SETS, _COSTS, _SHIFTS = 2, 17, 25, 7, 13
 """Numbers of the paper's tables whose layouts are used."""
 
@@ -24,7 +37,7 @@ def tables_of(runs: Sequence[Run]) -> dict[str, Table]:
     if over_seeds:
         several: Any = over_seeds if len(over_seeds) > 1 else next(iter(over_seeds.values()))
         found["seeds"] = _titled(
-            paper_table(_MAIN, several), "Mean and standard deviation over seeds", listed_seeds(runs, over_seeds)
+            paper_table(_MAIN, several), "Mean and standard deviation over seeds", _which_seeds(runs, over_seeds)
         )
     if any(model["intervals"] for model in told):
         title = "With 95 % intervals over resampled inputs"
@@ -43,10 +56,48 @@ def tables_of(runs: Sequence[Run]) -> dict[str, Table]:
     return found
 
 
-def listed_seeds(runs: Sequence[Run], over_seeds: Mapping[str, Summary]) -> str:
+def _which_seeds(runs: Sequence[Run], over_seeds: Mapping[str, Summary]) -> str:
     """Which runs were taken together."""
     names = [f"{name} ({sum(run.recipe.get('name') == name for run in runs)} runs)" for name in over_seeds]
     return f"Over runs that differ in the seed alone: {', '.join(names)}."
+
+
+def scores_table(series: Sequence[Series]) -> Table:
+    """Average AUROC by score; mutual information of one network, always 0, is left out."""
+    parts = [part for one in series for part in one.told["figures"] if part.startswith("ood/")]
+    names = list(dict.fromkeys(part.removeprefix("ood/") for part in parts))
+    ordered = [*(name for name in SCORES if name in names), *(name for name in names if name not in SCORES)]
+    rows = []
+    for one in series:
+        figures, alone = one.told["figures"], one.told["about"]["members"] == 1
+        rows.append(
+            Row(
+                one.label,
+                {
+                    name: Figure(figures[f"ood/{name}"][AVERAGE]["auroc"])
+                    for name in ordered
+                    if f"ood/{name}" in figures and not (alone and name == "mutual_information")
+                },
+            )
+        )
+    columns = [Column(name, SCORES.get(name, name), better="higher", decimals=1, factor=100) for name in ordered]
+    return Table(columns, rows, "AUROC by score, average over sets", row_heading="Model")
+
+
+def overlap_table(run: Run) -> Table:
+    """How much alike the members' choices are, pair by pair."""
+    assert run.heads is not None
+    names, overlap, divergence = list(run.heads.members), run.heads.overlap, run.heads.divergence
+    rows = [
+        Row(f"{names[a]} and {names[b]}", {"overlap": Figure(overlap[a][b]), "divergence": Figure(divergence[a][b])})
+        for a, b in combinations(range(len(names)), 2)
+    ]
+    columns = [
+        Column("overlap", "removed heads in common, %", decimals=0, factor=100),
+        Column("divergence", "divergence over layers", decimals=3),
+    ]
+    caption = "The fewer removed heads they have in common, the more members differ."
+    return Table(columns, rows, "Pairs of members", caption, row_heading="Pair")
 
 
 def _over_seeds(runs: Sequence[Run]) -> dict[str, Summary]:
@@ -55,7 +106,7 @@ def _over_seeds(runs: Sequence[Run]) -> dict[str, Summary]:
     for run in runs:
         if run.recipe:
             by_recipe.setdefault(str(run.recipe.get("name")), []).append(run)
-    found = {}
+    found: dict[str, Summary] = {}
     for name, same in by_recipe.items():
         if len(same) > 1:
             try:

@@ -121,7 +121,14 @@ def read_run(directory: str | Path) -> Run:
         ) from None
     name = directory.resolve().name
     notes = ("An evaluation by itself has no costs, heads and inputs; `hydra-ens run` keeps them.",)
-    return Run(name, directory, {"recipe": {"seed": told.get("seed")}, "models": {name: told}}, {name: told}, {name: Evaluation.load(directory)}, notes=notes)
+    return Run(
+        name,
+        directory,
+        {"recipe": {"seed": told.get("seed")}, "models": {name: told}},
+        {name: told},
+        {name: Evaluation.load(directory)},
+        notes=notes,
+    )
 
 
 def series_of(runs: Sequence[Run]) -> list[Series]:
@@ -145,7 +152,7 @@ def _run(directory: Path) -> Run:
         results = json.loads((directory / "results.json").read_text(encoding="utf-8"))
         models, recipe = dict(results["models"]), dict(results["recipe"])
         for told in models.values():
-            told["figures"]["answers"]["id_test"], told["rows"]["id_test"], told["about"]["members"]  # noqa: B018
+            told["figures"]["answers"]["id_test"], told["rows"]["id_test"], told["about"]["members"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ReportError(
             f"{directory / 'results.json'} is not that of a run ({type(error).__name__}: {error}); run the recipe again"

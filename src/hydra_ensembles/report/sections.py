@@ -1,41 +1,29 @@
 """Sections: what the page shows below its first screen, in the order a reader asks; what is lacking is left out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hydra_ensembles.errors import HydraError
-from hydra_ensembles.evaluation.protocol import GROUPS, ID_TEST, SHIFTS
-from hydra_ensembles.report.cells import Column, Figure, Row
+from hydra_ensembles.evaluation.protocol import GROUPS, SHIFTS
+from hydra_ensembles.report.cost_figures import cost_plate, has_cost, quality_plate
 from hydra_ensembles.report.drawing import Plate
 from hydra_ensembles.report.examples import Examples, examples_of
 from hydra_ensembles.report.figures import (
-    Looks,
-    cost_plate,
     decisions_plate,
-    head_plate,
     histogram_plate,
-    quality_plate,
     reliability_plate,
     risk_plate,
     roc_plate,
-    slug,
 )
+from hydra_ensembles.report.head_maps import head_plate
+from hydra_ensembles.report.looks import Looks
+from hydra_ensembles.report.run_tables import SCORES, overlap_table, scores_table
 from hydra_ensembles.report.runs import Run, Series
 from hydra_ensembles.report.table import Table
-from hydra_ensembles.report.words import listed, many
+from hydra_ensembles.report.words import listed, many, slug
 
-SCORES = {
-    "msp": "highest probability",
-    "entropy": "entropy",
-    "mutual_information": "mutual information",
-    "energy": "energy",
-    "max_logit": "highest logit",
-    "knn": "KNN (features)",
-    "mahalanobis": "Mahalanobis (features)",
-    "vim": "ViM (features)",
-}
-_HISTOGRAMS = 3
-"""Runs whose scores are drawn for every set; of more, the first ones."""
+HISTOGRAMS = 3
+"""Runs whose scores are drawn for every set, and whose inputs are shown; of more, the first ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +33,9 @@ class Part:
     title: str = ""
     about: str = ""
     plates: Sequence[Plate] = ()
-    tables: Mapping[str, Table] | None = None
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    folded: Mapping[str, Table] = field(default_factory=dict)
+    """Tables for those who want every figure."""
     examples: Sequence[Examples] = ()
 
 
@@ -61,18 +51,37 @@ class Section:
     parts: Sequence[Part]
 
 
-def sections_of(runs: Sequence[Run], looks: Looks, series: Sequence[Series], examples: bool = True) -> list[Section]:
-    """Every section that the runs have the numbers for."""
+def sections_of(
+    runs: Sequence[Run],
+    looks: Looks,
+    series: Sequence[Series],
+    tables: Mapping[str, Table],
+    examples: bool = True,
+) -> list[Section]:
+    """Every section that the runs have the numbers for; `looks` are of the series that figures show."""
     judged = {one: look for one, look in looks.items() if one.evaluation is not None}
     found = [
+        _figures(tables),
         _confidence(judged) if judged else None,
         _silence(judged, series) if judged else None,
-        _unknown(judged, series),
+        _unknown(judged, series, tables) if "unknown" in tables else None,
         _heads(runs),
-        _costs(looks, series),
+        _costs(looks, tables),
         _examples(runs) if examples else None,
     ]
     return [section for section in found if section is not None and section.parts]
+
+
+def _figures(tables: Mapping[str, Table]) -> Section:
+    first = {key: tables[key] for key in ("main", "seeds", "shifts") if key in tables}
+    return Section(
+        "tables",
+        "Figures",
+        "The figures side by side",
+        "Best in bold, second best underlined, as the numbers are shown; differences may still be chance. ↑ higher is "
+        "better, ↓ lower is better. Accuracy (Acc), AUROC, FPR95 and AUPR in percent; the words are explained above.",
+        [Part(tables=first, folded={key: tables[key] for key in ("intervals",) if key in tables})],
+    )
 
 
 def _confidence(looks: Looks) -> Section:
@@ -84,152 +93,125 @@ def _confidence(looks: Looks) -> Section:
         "confidence",
         "Confidence",
         "Can its confidence be believed?",
-        "Answers are sorted into 15 bins by how sure the model says it is (across); each point shows how many of a bin are "
-        "right (up). On the diagonal it is right exactly as often as it says. The strip below shows where most answers lie: "
-        "points with few answers behind them jump about.",
+        "Answers are sorted into 15 bins by how sure the model says it is (across); each point shows how many of a bin "
+        "are right (up). On the straight line it is right exactly as often as it says; below it, too sure; above, not "
+        "sure enough. The strip shows where most answers lie: points with few answers behind them jump about.",
         [Part(plates=plates)],
     )
 
 
 def _silence(looks: Looks, series: Sequence[Series]) -> Section:
+    parts = [Part(plates=[risk_plate(looks)])]
     decided = [one for one in series if one.told["about"].get("decisions")]
+    if decided:
+        parts.append(
+            Part(
+                "Answer, “not sure”, or “unknown”",
+                "With a threshold and prediction sets fitted on known inputs, it answers, says that it is not sure "
+                "between several classes, or calls the input unknown.",
+                [decisions_plate(one) for one in decided],
+            )
+        )
     return Section(
         "silence",
         "Staying silent",
         "What does staying silent bring?",
-        "A model that knows when it is unsure makes few mistakes among the answers it is surest of. The curve begins with "
-        "the surest answers on the left and ends on the right, where everything is answered; lower is better.",
-        [Part(plates=[risk_plate(looks)]), *([_decisions(decided)] if decided else [])],
+        "A model that knows when it is unsure makes few mistakes among the answers it is surest of. The curve begins "
+        "with the surest answers on the left and ends on the right, where everything is answered; lower is better.",
+        parts,
     )
 
 
-def _decisions(series: Sequence[Series]) -> Part:
-    return Part(
-        "Answer, “not sure”, or “unknown”",
-        "With a threshold and prediction sets fitted on known inputs, it answers, says that it is not sure between several "
-        "classes, or calls the input unknown.",
-        [decisions_plate(one) for one in series],
-    )
-
-
-def _unknown(looks: Looks, series: Sequence[Series]) -> Section | None:
-    sets: dict[str, str] = {}
-    for one in series:
-        for group in GROUPS:
-            sets |= {name: group for name in one.told["groups"].get(group, ()) if name not in sets}
-    if not sets:
-        return None
+def _unknown(looks: Looks, series: Sequence[Series], tables: Mapping[str, Table]) -> Section:
     scores = list(dict.fromkeys(one.told["score"] for one in series))
-    parts = [Part("Which score?", _ABOUT_SCORES, tables={"scores": scores_table(series)})]
-    subjects = [one for one in looks if one.model == one.run.subject]
-    for name, group in sets.items():
-        with_set = {one: look for one, look in looks.items() if name in one.told["groups"].get(group, ())}
-        if not with_set:
-            continue
-        rows = next(iter(with_set)).told["rows"][name]
-        plates = [roc_plate(with_set, name, scores[0])]
-        plates += [histogram_plate(one, name, scores[0]) for one in subjects[:_HISTOGRAMS] if one in with_set]
-        alike = "much like known inputs" if group == "near" else "of another kind"
-        parts.append(Part(name, f"{group.capitalize()}: {alike}; {many(rows, 'input')}.", plates))
+    every = {key: table for key, table in tables.items() if key.startswith("unknown-sets")}
+    parts = [
+        Part("All sets", "", tables={"unknown": tables["unknown"]}, folded=every),
+        Part(
+            "Which score?",
+            "AUROC in percent, averaged over the unknown sets, by each score that was computed. To choose the best of "
+            "them afterwards would flatter: a score is chosen on validation data.",
+            tables={"scores": scores_table(series)},
+        ),
+        *_sets(looks),
+    ]
     return Section(
         "unknown",
         "Unknown inputs",
         "Does it notice inputs it cannot know?",
-        f"Every input gets a score of how strange it looks ({listed(SCORES.get(score, score) for score in scores)}). Left: "
-        "moving the threshold, how many unknown inputs are found (up) at the price of how many false alarms (across); the "
-        "area under the curve, AUROC, is the share of pairs ranked rightly. Right: the scores themselves; the less the two "
-        "overlap, the better.",
+        f"Every input gets a score of how strange it looks ({listed(SCORES.get(score, score) for score in scores)}). "
+        "First picture of each set: moving the threshold, how many unknown inputs are found (up) at the price of how "
+        "many false alarms (across); the area under the curve, AUROC, is the share of pairs ranked rightly. Second "
+        "picture: the scores themselves; the less the two overlap, the better.",
         parts,
     )
 
 
-_ABOUT_SCORES = (
-    "AUROC in percent, averaged over the unknown sets, by each score that was computed. Choosing the best of them after the "
-    "fact flatters: a score should be chosen on validation data."
-)
+def _sets(looks: Looks) -> Iterator[Part]:
+    """ROC and scores of every unknown set."""
+    groups = {name: group for one in looks for group in GROUPS for name in one.told["groups"].get(group, ())}
+    for name, group in groups.items():
+        asked = {one: look for one, look in looks.items() if name in one.told["rows"]}
+        subjects = [one for one in asked if one.model == one.run.subject]
+        plates = [roc_plate(asked, name), *(histogram_plate(one, name) for one in subjects[:HISTOGRAMS])]
+        alike = "much like known inputs" if group == "near" else "of another kind"
+        rows = many(next(iter(asked)).told["rows"][name], "input")
+        yield Part(name, f"{group.capitalize()}: {alike}; {rows}.", plates)
 
 
-def scores_table(series: Sequence[Series]) -> Table:
-    """Average AUROC by score; what is always 0 of one network is left out there."""
-    names = list(
-        dict.fromkeys(part.removeprefix("ood/") for one in series for part in one.told["figures"] if part.startswith("ood/"))
-    )
-    ordered = [name for name in SCORES if name in names] + [name for name in names if name not in SCORES]
-    columns = [Column(name, SCORES.get(name, name), better="higher", decimals=1, factor=100) for name in ordered]
-    rows = []
-    for one in series:
-        alone = one.told["about"]["members"] == 1
-        cells = {
-            name: Figure(one.told["figures"][f"ood/{name}"]["average"]["auroc"])
-            for name in ordered
-            if f"ood/{name}" in one.told["figures"] and not (alone and name == "mutual_information")
-        }
-        rows.append(Row(one.label, cells))
-    return Table(columns, rows, "Scores", "", row_heading="Model")
-
-
-def _heads(runs: Sequence[Run]) -> Section | None:
+def _heads(runs: Sequence[Run]) -> Section:
     parts = []
     for run in runs:
-        if run.heads is None:
-            continue
-        plates = [head_plate(run, name, keep, place) for place, (name, keep) in enumerate(run.heads.members.items())]
-        parts.append(
-            Part(
-                run.name if len(runs) > 1 else "",
-                "",
-                plates,
-                {f"overlap-{slug(run.name)}": overlap_table(run)} if len(run.heads.members) > 1 else None,
-            )
-        )
+        if run.heads is not None:
+            members = run.heads.members
+            plates = [head_plate(run, name, keep, place) for place, (name, keep) in enumerate(members.items())]
+            pairs = {f"overlap-{slug(run.name)}": overlap_table(run)} if len(members) > 1 else {}
+            parts.append(Part(run.name if len(runs) > 1 else "", "", plates, pairs))
     return Section(
         "heads",
         "Heads",
         "Which heads does each member keep?",
-        "An attention head is a small part of a layer. Each member of the ensemble has other heads removed; that is what makes "
-        "the members differ. A filled square is a head that stays, an empty one a head that was removed.",
+        "An attention head is a small part of a layer. Each member of the ensemble has other heads removed; that is "
+        "what makes the members differ. A filled square is a head that stays, an empty one a head that was removed.",
         parts,
     )
 
 
-def overlap_table(run: Run) -> Table:
-    """How much alike the members' choices are, pair by pair."""
-    assert run.heads is not None
-    names, overlap, divergence = list(run.heads.members), run.heads.overlap, run.heads.divergence
-    rows = [
-        Row(f"{names[a]} and {names[b]}", {"overlap": Figure(overlap[a][b]), "divergence": Figure(divergence[a][b])})
-        for a in range(len(names))
-        for b in range(a + 1, len(names))
-    ]
-    columns = [
-        Column("overlap", "removed heads in common, %", decimals=0, factor=100),
-        Column("divergence", "divergence over layers", decimals=3),
-    ]
-    return Table(columns, rows, "Pairs of members", "Fewer heads in common: members that differ more.", row_heading="Pair")
-
-
-def _costs(looks: Looks, series: Sequence[Series]) -> Section | None:
-    priced = [one for one in series if one in looks and one.model in one.run.costs.get("models", {})]
-    if not priced:
+def _costs(looks: Looks, tables: Mapping[str, Table]) -> Section | None:
+    counted = {one: look for one, look in looks.items() if has_cost(one, "mult_adds")}
+    timed = {one: look for one, look in counted.items() if has_cost(one, "latency_ms")}
+    if not counted:
         return None
-    settings = priced[0].run.costs.get("settings", {})
-    tokens = f", texts of {settings['text_tokens']} tokens" if settings.get("text_tokens") else ""
-    how = (
-        f"Times are medians of {settings.get('rounds')} rounds at batch {settings.get('batch')} in {settings.get('dtype')} "
-        f"on {many(settings.get('threads') or 1, 'thread')}{tokens}; thin lines span the middle of the rounds. "
-        if settings
-        else ""
-    )
-    plates = [cost_plate(priced, looks, what) for what in ("params", "mult_adds", "latency_ms")]
-    metrics = ["accuracy", "ece", *(["auroc"] if all(f"ood/{one.told['score']}" in one.told["figures"] for one in priced) else [])]
-    quality = [quality_plate(priced, looks, metric, "latency_ms") for metric in metrics]
-    about = f"{how}Another machine gives other times; parameters and arithmetic stay."
+    plates = [cost_plate(counted, what) for what in ("params", "mult_adds")]
+    plates += [cost_plate(timed, "latency_ms")] if timed else []
+    price, bought = ("latency_ms", timed) if timed else ("mult_adds", counted)
+    has_unknown = all(f"ood/{one.told['score']}" in one.told["figures"] for one in bought)
+    metrics = ["accuracy", "ece", *(["auroc"] if has_unknown else [])]
+    quality = [quality_plate(bought, metric, price) for metric in metrics]
     return Section(
         "costs",
         "Costs",
         "What does it cost?",
-        about,
-        [Part(plates=plates), Part("Cost against quality", "What the time buys.", quality)],
+        _how_timed([one.run for one in timed]),
+        [
+            Part(plates=plates, folded={"costs": tables["costs"]}),
+            Part("Cost against quality", "What more time or arithmetic buys.", quality),
+        ],
+    )
+
+
+def _how_timed(runs: Sequence[Run]) -> str:
+    settings = [run.costs.get("settings", {}) for run in runs]
+    if not settings:
+        return "Counted, not timed. Less arithmetic is not always less time."
+    if any(one != settings[0] for one in settings):
+        return "The runs were timed under different settings: times can be compared within a run only."
+    one = settings[0]
+    tokens = f", texts of {one['text_tokens']} tokens" if one.get("text_tokens") else ""
+    return (
+        f"Times are medians of {one.get('rounds')} rounds at batch {one.get('batch')} in {one.get('dtype')} on "
+        f"{many(one.get('threads') or 1, 'thread')}{tokens}; half of the rounds lie within the thin lines. Another "
+        "machine gives other times; parameters and arithmetic stay."
     )
 
 
@@ -238,18 +220,17 @@ def _examples(runs: Sequence[Run]) -> Section:
         "inputs",
         "Inputs",
         "Inputs worth looking at",
-        "Read again from the data that was judged. Only a few, and chosen for being extreme: they say where to look, not how "
-        "often it happens.",
+        "Read again from the data that was judged. Only a few, and chosen for being extreme: they say where to look, "
+        "not how often it happens.",
         list(_examples_by_run(runs)),
     )
 
 
 def _examples_by_run(runs: Sequence[Run]) -> Iterator[Part]:
-    for run in runs:
+    shown = [run for run in runs if run.subject in run.evaluations and run.recipe.get("data")]
+    for run in shown[:HISTOGRAMS]:
         title = run.name if len(runs) > 1 else ""
-        if run.subject not in run.evaluations or not run.recipe.get("data"):
-            continue
         try:
-            yield Part(title, "", examples=examples_of(run))
+            yield Part(title, examples=examples_of(run))
         except HydraError as error:
             yield Part(title, f"Not shown: {error}. Make the report where the recipe was run.")

@@ -60,7 +60,7 @@ def short(number: float) -> str:
     """
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
-            return f"{number / size:.1f} {letter}"
+            return f"{number / size:.3g} {letter}"
     return f"{number:g}"
 
 
@@ -80,3 +80,12 @@ def each(parts: Sequence[tuple[str, str]]) -> str:
     'base 76.4 %, hydra 75.9 %'
     """
     return ", ".join(f"{name} {value}" for name, value in parts)
+
+
+def slug(text: str) -> str:
+    """A name that files and ids can have.
+
+    >>> slug("text-smoke, seed 1: hydra")
+    'text-smoke-seed-1-hydra'
+    """
+    return "-".join("".join(sign if sign.isalnum() or sign == "_" else " " for sign in text.lower()).split())

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydra_ensembles.report.drawing import Plate, styled, svg, write_files
-from hydra_ensembles.report.figures import looks_of
 from hydra_ensembles.report.first_screen import first_screen
+from hydra_ensembles.report.looks import looks_of
 from hydra_ensembles.report.page import page
+from hydra_ensembles.report.run_tables import tables_of
 from hydra_ensembles.report.runs import drawn, read_runs, series_of
 from hydra_ensembles.report.sections import sections_of
-from hydra_ensembles.report.run_tables import tables_of
 from hydra_ensembles.report.table import Table
 from hydra_ensembles.store import whole
 
@@ -53,8 +53,9 @@ def write_report(
     looks = looks_of(shown)
     written_figures: list[Path] = []
     written_tables: list[Path] = []
+    tables = tables_of(found)
     with styled():
-        sections = sections_of(found, looks, series, examples)
+        sections = sections_of(found, looks, series, tables, examples)
         plates: list[Plate] = [plate for section in sections for part in section.parts for plate in part.plates]
         drawings = {}
         for place, plate in enumerate(plates):
@@ -62,14 +63,13 @@ def write_report(
             drawings[plate.key] = svg(plate)
             if files:
                 written_figures += write_files(plate, directory / "figures")
-    tables = tables_of(found)
-    inside = [part.tables or {} for section in sections for part in section.parts]
-    if files:
-        for key, table in {**tables, **{key: table for some in inside for key, table in some.items()}}.items():
-            written_tables += _write_table(directory / "tables", key, table)
+    for section in sections if files else ():
+        for part in section.parts:
+            for key, table in {**part.tables, **part.folded}.items():
+                written_tables += _write_table(directory / "tables", key, table)
     title = found[0].name if len(found) == 1 else f"{len(found)} runs side by side"
     screens = [first_screen(run, {one.model: one.label for one in series if one.run is run}) for run in found]
-    text = page(title, screens, {one.label: look for one, look in looks.items()}, tables, sections, drawings, found)
+    text = page(title, screens, {one.label: look for one, look in looks.items()}, sections, drawings, found)
     directory.mkdir(parents=True, exist_ok=True)
     with whole(directory / "report.html") as draft:
         draft.write_text(text, encoding="utf-8")
