@@ -51,5 +51,6 @@ def report(
         typer.echo(json.dumps({"page": str(written.page), **paths}, indent=1))
         return
     size = f"{written.page.stat().st_size / 1e6:.1f} MB"
-    beside = f", {len(written.figures)} figures, {len(written.tables)} tables beside it" if files else ""
+    figures, tables = (len({path.stem for path in found}) for found in (written.figures, written.tables))
+    beside = f"; {figures} figures and {tables} tables beside it" if files else ""
     console.print(f"wrote {written.page}  ({size}{beside})", highlight=False, soft_wrap=True)

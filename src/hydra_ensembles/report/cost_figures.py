@@ -5,7 +5,7 @@ from typing import Any
 
 from hydra_ensembles.evaluation.protocol import AVERAGE, ID_TEST
 from hydra_ensembles.optional import import_extra
-from hydra_ensembles.report.drawing import Plate, as_percent, new_figure
+from hydra_ensembles.report.drawing import Plate, as_percent, legend, new_figure
 from hydra_ensembles.report.looks import LIGHT, Looks
 from hydra_ensembles.report.runs import Series
 from hydra_ensembles.report.words import each, percent, short
@@ -56,7 +56,7 @@ def quality_plate(looks: Looks, metric: str, what: str) -> Plate:
     _few_ticks(axes.xaxis, what)
     as_percent(axes.yaxis)
     axes.set(xlabel=_COSTS[what], ylabel=_QUALITIES[metric])
-    axes.legend(loc="best")
+    legend(figure, axes, inside=0)
     name = _QUALITIES[metric]
     return Plate(
         f"quality-{metric}",

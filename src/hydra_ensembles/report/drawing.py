@@ -17,7 +17,11 @@ from hydra_ensembles.report.looks import LIGHT
 from hydra_ensembles.store import whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+INSIDE = 4
+"""Lines that a legend inside the axes has room for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +79,19 @@ def new_figure(width: float = 4.0, height: float = 3.1) -> "Figure":
     return figure
 
 
+def legend(figure: "Figure", axes: "Axes", loc: Any = "best", inside: int = INSIDE, title: str | None = None) -> None:
+    """What the lines are: inside the axes while there are few, else below them, in more room."""
+    lines, labels = axes.get_legend_handles_labels()
+    if len(labels) <= inside:
+        axes.legend(loc=loc, title=title)
+        return
+    longest = max(map(len, labels))
+    columns = 3 if longest < 10 else 2 if longest < 22 else 1
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.18 * -(-len(labels) // columns))
+    figure.legend(lines, labels, loc="outside lower center", ncols=columns, title=title)
+
+
 def as_percent(*axes: Any) -> None:
     """Shares on these axes are written in percent."""
     ticker = import_extra("matplotlib.ticker", "report", "drawing figures")
@@ -91,7 +108,7 @@ def svg(plate: Plate) -> str:
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
     text = _own_ids(text.replace("xlink:href", "href"), plate.key)
-    text = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), text)
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"-?\d+\.\d{3,}", _rounded, tag[0]), text)
     text = re.sub(r"font: (?:[a-z]+ )?([\d.]+)px '[^;\"]*", r"font-size: \1px", text)
     for name, colour in LIGHT.items():
         text = text.replace(colour, "currentColor" if name == "ink" else f"var(--{name})")
@@ -116,6 +133,11 @@ def write_files(plate: Plate, directory: Path) -> list[Path]:
             plate.figure.savefig(draft, format=kind, dpi=192, metadata=about)
         written.append(path)
     return written
+
+
+def _rounded(number: re.Match[str]) -> str:
+    """A hundredth of a point is finer than any screen."""
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _own_ids(text: str, key: str) -> str:

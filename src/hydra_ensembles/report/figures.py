@@ -10,7 +10,7 @@ from torch import Tensor
 from hydra_ensembles.evaluation.judged import Judged
 from hydra_ensembles.evaluation.protocol import ID_TEST, SHIFTS
 from hydra_ensembles.report.curves import histogram, reliability, risk_coverage, roc
-from hydra_ensembles.report.drawing import Plate, as_percent, new_figure
+from hydra_ensembles.report.drawing import Plate, as_percent, legend, new_figure
 from hydra_ensembles.report.looks import LIGHT, Looks, look
 from hydra_ensembles.report.runs import Series
 from hydra_ensembles.report.words import each, of_100, percent, slug
@@ -35,7 +35,7 @@ def reliability_plate(looks: Looks, shifted: bool = False) -> Plate:
     upper.set(xlim=(0, 1), ylim=(0, 1), ylabel="share of right answers")
     lower.set(ylim=(0, None), xlabel="confidence", ylabel="rows")
     as_percent(upper.yaxis, upper.xaxis, lower.yaxis)
-    upper.legend(loc="best")
+    legend(figure, upper)
     where = "corrupted rows" if shifted else "known rows"
     return Plate(
         "reliability-shifted" if shifted else "reliability",
@@ -58,8 +58,10 @@ def roc_plate(looks: Looks, name: str) -> Plate:
         told.append((one.label, f"{auroc:.3f}"))
     axes.set(xlim=(0, 1), ylim=(0, 1.005), xlabel="known inputs called unknown", ylabel="unknown inputs found")
     as_percent(axes.xaxis, axes.yaxis)
-    axes.legend(loc="lower right", title="AUROC", alignment="right")
-    return Plate(f"roc-{slug(name)}", f"Finding {name}", f"AUROC (coin toss 0.5): {each(told)}.", figure)
+    legend(figure, axes, "lower right", title="AUROC")
+    return Plate(
+        f"roc-{slug(name)}", f"ROC: telling {name} from known inputs", f"AUROC (coin toss 0.5): {each(told)}.", figure
+    )
 
 
 def histogram_plate(series: Series, name: str) -> Plate:
@@ -108,7 +110,7 @@ def risk_plate(looks: Looks) -> Plate:
         xlim=(0, 1), ylim=(0, highest * 1.08 or 0.01), xlabel="share answered, surest first", ylabel="wrong among them"
     )
     as_percent(axes.xaxis, axes.yaxis)
-    axes.legend(loc="upper left")
+    legend(figure, axes, "upper left")
     return Plate(
         "risk-coverage",
         "What staying silent when unsure brings",
@@ -121,7 +123,7 @@ def decisions_plate(series: Series) -> Plate:
     """What becomes of the rows of each set."""
     decisions: Mapping[str, Mapping[str, float]] = series.told["about"]["decisions"]
     names = list(decisions)
-    figure = new_figure(6.0, 0.9 + 0.34 * len(names))
+    figure = new_figure(4.8, 0.9 + 0.3 * len(names))
     axes = figure.subplots()
     start = np.zeros(len(names))
     for decision, style, hatch in zip(DECISIONS, (look(0), look(5), look(1)), ("", "..", "//"), strict=True):

@@ -11,6 +11,8 @@ from hydra_ensembles.report.words import listed, many, of_100, percent, short, s
 BETTER, WORSE, UNDECIDED = "better", "worse", "cannot be told apart"
 SMALL = 200
 """Sets of fewer rows are warned of: the interval of an accuracy of 80 % is then wider than ± 5 points."""
+SCATTERED = 0.25
+"""Quartiles further apart than this share of the median are warned of."""
 _NINETY = (0.85, 0.95)
 _ENOUGH = 20
 _HIGHER = ("accuracy", "auroc", "aupr")
@@ -60,8 +62,8 @@ class FirstScreen:
     warnings: Sequence[str]
 
 
-def first_screen(run: Run, labels: Mapping[str, str]) -> FirstScreen:
-    """What to say of one run."""
+def first_screen(run: Run, labels: Mapping[str, str], seeds: int = 1) -> FirstScreen:
+    """What to say of one run; `seeds` is how many runs of its recipe the report has."""
     told = run.models[run.subject]
     answers = [_right(run), _believable(run)]
     if f"ood/{told['score']}" in told["figures"]:
@@ -80,7 +82,7 @@ def first_screen(run: Run, labels: Mapping[str, str]) -> FirstScreen:
         _models(run),
         labels,
         answers,
-        _warnings(run),
+        [*_warnings(run), *_about_seeds(seeds), *_scattered_times(run)],
     )
 
 
@@ -301,7 +303,6 @@ def _warnings(run: Run) -> list[str]:
     if small:
         counts = listed(f"{name} ({told['rows'][name]:,})" for name in small)
         found.append(f"Few inputs in {counts}: figures there may move by several points on other inputs.")
-    found.append("One training run: intervals say how far figures would move on other inputs, not with another seed.")
     if told["about"].get("allow_seen"):
         found.append(
             "Sets that were used to choose were allowed as tests (allow_seen): figures on them are flattering."
@@ -310,6 +311,23 @@ def _warnings(run: Run) -> list[str]:
     if not told["intervals"]:
         found.append("No intervals were computed (resamples: 0): small differences mean nothing.")
     return found
+
+
+def _about_seeds(seeds: int) -> list[str]:
+    if seeds > 1:
+        return [f"One of {seeds} runs of this recipe: how far figures move between seeds is in a table of its own."]
+    return ["One training run: intervals say how far figures would move on other inputs, not with another seed."]
+
+
+def _scattered_times(run: Run) -> list[str]:
+    """Where half of the measured times lie far apart, the machine was busy."""
+    timed = {name: cost["latency_ms"] for name, cost in run.costs.get("models", {}).items() if cost.get("latency_ms")}
+    wide = [name for name, found in timed.items() if found["high"] - found["low"] > SCATTERED * found["median"]]
+    if not wide:
+        return []
+    return [
+        f"The times of {listed(wide)} scattered widely: the machine was busy. Measure again before relying on them."
+    ]
 
 
 def _said_ninety(run: Run) -> tuple[float, int] | None:

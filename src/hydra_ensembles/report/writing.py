@@ -68,7 +68,15 @@ def write_report(
             for key, table in {**part.tables, **part.folded}.items():
                 written_tables += _write_table(directory / "tables", key, table)
     title = found[0].name if len(found) == 1 else f"{len(found)} runs side by side"
-    screens = [first_screen(run, {one.model: one.label for one in series if one.run is run}) for run in found]
+    recipes = [run.recipe.get("name") for run in found]
+    screens = [
+        first_screen(
+            run,
+            {one.model: one.label for one in series if one.run is run},
+            recipes.count(run.recipe["name"]) if run.recipe else 1,
+        )
+        for run in found
+    ]
     text = page(title, screens, {one.label: look for one, look in looks.items()}, sections, drawings, found)
     directory.mkdir(parents=True, exist_ok=True)
     with whole(directory / "report.html") as draft:
