@@ -35,13 +35,17 @@ def constructed_run(
     resamples: int = 100,
     models: Sequence[str] = ("base", "members", "hydra"),
     texts: Sequence[str] = (),
+    inputs: Path | None = None,
 ) -> Path:
-    """Write a run of three models, with so many unknown sets; `texts` are the first inputs of every set."""
+    """Write a run of three models, with so many unknown sets.
+
+    `texts` are the first inputs of every set; `inputs` is where they are written, in the run's own `data` unless said.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     sets = [f"set-{number}" for number in range(unknown)]
     groups = {"near": sets[: unknown // 2], "far": sets[unknown // 2 :], "shifts": ["noise-2"]}
-    data = {one: _inputs(directory / "data", one, rows, kind, texts, seed) for one in ("id_test", *sets)}
+    data = {one: _inputs(inputs or directory / "data", one, rows, kind, texts, seed) for one in ("id_test", *sets)}
     labels = torch.randint(len(CLASSES), (rows,), generator=generator)
     gains = {"id_test": 4.0, "noise-2": 2.0} | {one: 3.0 * place / max(unknown, 1) for place, one in enumerate(sets)}
     shared = {one: torch.randn(rows, 1, len(CLASSES), generator=generator) for one in gains}

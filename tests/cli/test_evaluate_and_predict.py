@@ -106,7 +106,10 @@ def test_a_stored_hydra_is_evaluated_as_in_python(pictures, run, tmp_path):
     assert told["compared"] is None
     assert told["rows"] == {"id_test": 30, "plain": 12, "noise": 10}
     assert set(told["about"]["decisions"]) == {"id_test", "plain", "noise"}
-    assert Evaluation.load(tmp_path / "found").intervals == expected.intervals
+    written = Evaluation.load(tmp_path / "found")
+    assert written.intervals == expected.intervals
+    assert written.judged["id_test"].label.tolist() == open_data(pictures.known).labels.tolist()
+    assert written.judged["plain"].answer.tolist() == expected.judged["plain"].answer.tolist()
     assert (tmp_path / "kept" / "plain" / "config.json").exists()
 
 

@@ -20,10 +20,11 @@ def test_a_recipe_runs_by_the_command_and_its_hydra_predicts(kitchen, run):
     assert first.returncode == 0, first.stderr
     assert "evaluation-hydra     started" in first.stderr
     assert "accuracy %" in first.stdout
-    assert "wrote runs/tiny" in first.stdout
+    assert "wrote runs/tiny  (hydra/, evaluations/, results.json, stages/)" in first.stdout
     again = run("run", str(path), "--json")
     assert again.stderr.count("was done before") == first.stderr.count("started")
-    assert set(json.loads(again.stdout)["models"]) == {"base", "members", "hydra"}
+    told = json.loads(again.stdout)
+    assert set(told["models"]) == set(told["costs"]["models"]) == {"base", "members", "hydra"}
     predicted = run("predict", "runs/tiny/hydra", "near.npz", "--json")
     assert predicted.returncode == 0, predicted.stderr
     rows = [json.loads(line) for line in predicted.stdout.splitlines()]

@@ -81,7 +81,7 @@ def test_inputs_that_are_gone_or_changed_are_not_shown(run, tmp_path):
 
 
 def test_runs_of_one_name_are_told_apart_by_seed_or_number(tmp_path):
-    small = {"rows": 30, "resamples": 10, "unknown": 1, "models": ("base", "hydra")}
+    small = {"rows": 30, "resamples": 10, "unknown": 1, "models": ("base", "hydra"), "inputs": tmp_path / "data"}
     first, second = (constructed_run(tmp_path / str(seed), seed=seed, **small) for seed in (0, 1))
     assert [one.name for one in read_runs([first, second])] == ["constructed, seed 0", "constructed, seed 1"]
     assert [one.name for one in read_runs([first, first])] == ["constructed (1)", "constructed (2)"]
@@ -113,7 +113,7 @@ def test_a_broken_results_file_is_refused_in_one_line(tmp_path, content, said):
 
 
 def test_what_is_no_run_is_refused_with_what_to_give(tmp_path):
-    with pytest.raises(ReportError, match="neither a run .* nor an evaluation .*hydra-ens run"):
+    with pytest.raises(ReportError, match=r"neither a run .* nor an evaluation .*hydra-ens run"):
         read_run(tmp_path)
     with pytest.raises(ReportError, match="neither a run"):
         read_run(tmp_path / "nowhere")
