@@ -8,8 +8,9 @@ import torch
 
 from hydra_ensembles.evaluation import Evaluation
 from hydra_ensembles.evaluation.judged import Judged
-from hydra_ensembles.report.first_screen import BETTER, UNDECIDED, WORSE, first_screen, verdict_of
+from hydra_ensembles.report.first_screen import first_screen
 from hydra_ensembles.report.runs import Run
+from hydra_ensembles.report.verdicts import BETTER, UNDECIDED, WORSE, verdict_of
 
 
 def difference(value, low, high):
@@ -39,7 +40,7 @@ def told(accuracy=0.8, ece=0.06, auroc=0.71, members=3, **about):
     }
 
 
-def a_run(right=EVEN, believable=EVEN, unknown=EVEN, hydra=None, **more):
+def a_run(right=EVEN, believable=EVEN, unknown=EVEN, probabilities=None, hydra=None, **more):
     models = {"base": told(accuracy=0.79, ece=0.09, auroc=0.7, members=1), "hydra": hydra or told()}
     compared = {
         "hydra minus base": {
@@ -47,6 +48,8 @@ def a_run(right=EVEN, believable=EVEN, unknown=EVEN, hydra=None, **more):
             "ood/msp": {"average": {"auroc": unknown}},
         }
     }
+    if probabilities is not None:
+        compared["hydra minus base"]["answers"]["id_test"]["nll"] = probabilities
     return Run("a run", Path(), {}, models, recipe={"name": "a run"}, compared=compared, **more)
 
 
@@ -87,6 +90,12 @@ def test_the_sentence_names_what_is_better_worse_and_undecided():
     assert "may be chance" in screen(a_run()).verdict
     for word in ("more", "less", "better", "worse"):
         assert word not in screen(a_run()).verdict
+
+
+def test_worse_probabilities_are_not_kept_quiet():
+    run = a_run(unknown=UP, probabilities=UP)
+    assert "notices unknown inputs better but gives worse probabilities" in screen(run).verdict
+    assert "(NLL) are worse than one network's" in answer(run, "believable").text
 
 
 def test_without_a_comparison_there_is_no_verdict():
@@ -144,7 +153,9 @@ def test_costs_are_told_in_multiples_of_one_network():
     assert "time was not measured" in answer(a_run(costs={"models": untimed}), "cost").text
     busy = copy.deepcopy(costs)
     busy["hydra"]["latency_ms"]["high"] = 9.0
-    assert any("hydra scattered" in one for one in screen(a_run(costs={"models": busy})).warnings)
+    scattered = a_run(costs={"models": busy})
+    assert any("hydra scattered" in one for one in screen(scattered).warnings)
+    assert answer(scattered, "cost").figure == "2.5 times the arithmetic"
 
 
 def test_a_set_that_looks_more_known_than_known_inputs_is_warned_of():

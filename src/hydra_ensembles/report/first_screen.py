@@ -1,37 +1,17 @@
-"""The first screen: what was compared and what came of it, in plain words, claiming no more than intervals allow."""
+"""The first screen: what was compared and what came of it, in plain words, for a reader who has not read the paper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hydra_ensembles.evaluation.protocol import AVERAGE, GROUPS, ID_TEST, SHIFTS
+from hydra_ensembles.report.cautions import cautions, scattered
 from hydra_ensembles.report.runs import BASE, HYDRA, MEMBERS, Run
-from hydra_ensembles.report.words import listed, many, of_100, percent, short, signed, times
+from hydra_ensembles.report.verdicts import UNDECIDED, Verdict, verdict_in_a_sentence, verdict_of
+from hydra_ensembles.report.words import listed, many, of_100, percent, short, times
 
-BETTER, WORSE, UNDECIDED = "better", "worse", "cannot be told apart"
-SMALL = 200
-"""Sets of fewer rows are warned of: the interval of an accuracy of 80 % is then wider than ± 5 points."""
-SCATTERED = 0.25
-"""Quartiles further apart than this share of the median are warned of."""
 _NINETY = (0.85, 0.95)
 _ENOUGH = 20
-_HIGHER = ("accuracy", "auroc", "aupr")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Is the subject better than its base in a metric, on the same rows?"""
-
-    word: str
-    value: float
-    low: float
-    high: float
-
-    @property
-    def told(self) -> str:
-        """The difference in percentage points with its interval."""
-        value, low, high = (signed(100 * number) for number in (self.value, self.low, self.high))
-        return f"Difference from one network {value} points; 95 % interval {low} to {high}."
 
 
 @dataclass(frozen=True)
@@ -77,27 +57,13 @@ def first_screen(run: Run, labels: Mapping[str, str], seeds: int = 1) -> FirstSc
         run.name,
         f"{run.name}: a hydra of {number} against one network" if run.subject == HYDRA and run.base else run.name,
         _question(run),
-        _in_a_sentence(run, answers),
+        verdict_in_a_sentence(run),
         _compared(run),
         _models(run),
         labels,
         answers,
-        [*_warnings(run), *_about_seeds(seeds), *_scattered_times(run)],
+        cautions(run, seeds),
     )
-
-
-def verdict_of(run: Run, part: str, row: str, metric: str) -> Verdict | None:
-    """What the paired interval allows to say; None where nothing was compared."""
-    found = run.against_base.get(part, {}).get(row, {}).get(metric)
-    if found is None:
-        return None
-    value, low, high = found["value"], found["low"], found["high"]
-    # A resample repeats rows, which raises ECE: its interval may miss its own figure, and then decides nothing.
-    decided = low > 0 or high < 0
-    agrees = (value > 0) == (low > 0)
-    if not decided or not agrees or value == 0:
-        return Verdict(UNDECIDED, value, low, high)
-    return Verdict(BETTER if (low > 0) == (metric in _HIGHER) else WORSE, value, low, high)
 
 
 def _models(run: Run) -> dict[str, str]:
@@ -177,6 +143,10 @@ def _believable(run: Run) -> Answer:
         gap = float(evaluation.judged[ID_TEST].confidence.mean()) - figures["accuracy"]
         if abs(gap) >= 0.01:
             text += f"; on the whole it is too {'sure of itself' if gap > 0 else 'careful'}"
+    whole = verdict_of(run, "answers", ID_TEST, "nll")
+    if whole is not None:
+        than = "cannot be told apart from" if whole.word == UNDECIDED else f"are {whole.word} than"
+        text += f". Its probabilities taken as a whole (NLL) {than} one network's"
     return Answer(
         "believable", "When it says 90 %, is it right 90 % of the time?", f"{off} points off",
         f"{text}.", verdict_of(run, "answers", ID_TEST, "ece"),
@@ -238,96 +208,17 @@ def _cost(run: Run) -> Answer:
     apart = _milliseconds(costs.get(MEMBERS, {}))
     if apart and run.subject != MEMBERS:
         text += f"; its members one after another take {times(apart / before)} the time"
-    return Answer("cost", "What does it cost?", f"{times(time / before)} the time", f"{text} ({measured}).")
+    text += f" ({measured})"
+    if scattered(run):
+        text += ". The times scattered widely, so rely on the arithmetic"
+    figure = f"{arithmetic} the arithmetic" if scattered(run) else f"{times(time / before)} the time"
+    return Answer("cost", "What does it cost?", figure, f"{text}.")
 
 
 def _milliseconds(cost: Mapping[str, Any]) -> float | None:
     """The median time of a batch; None where it was not measured."""
     found = cost.get("latency_ms")
     return None if found is None else float(found["median"])
-
-
-_CLAIMS = {
-    "right": ("is right more often", "is right less often", "how often they are right"),
-    "believable": (
-        "states its confidence more truthfully",
-        "states its confidence less truthfully",
-        "how truthful their confidence is",
-    ),
-    "unknown": ("notices unknown inputs better", "notices unknown inputs worse", "how well they notice unknown inputs"),
-}
-
-
-def _in_a_sentence(run: Run, answers: Sequence[Answer]) -> str:
-    """Where the subject is better, worse or not to be told apart from one network."""
-    if run.base is None:
-        return "There is no other model to hold it against: the figures stand for themselves."
-    judged = {answer.key: answer.verdict.word for answer in answers if answer.key in _CLAIMS and answer.verdict}
-    if not judged:
-        return "The two were not compared on the same resampled rows, so no verdict is given; see the intervals."
-    better, worse, even = (
-        [_CLAIMS[key][place] for key, found in judged.items() if found == word]
-        for place, word in enumerate((BETTER, WORSE, UNDECIDED))
-    )
-    subject = _the(run.subject)
-    if not better and not worse:
-        return (
-            f"On the same inputs, {subject} and one network cannot be told apart: "
-            f"differences in {listed(even)} may be chance."
-        )
-    but = " but " if better and worse else ""
-    sentence = f"Compared with one network on the same inputs, {subject} {listed(better)}{but}{listed(worse)}."
-    return f"{sentence} In {listed(even)} the two cannot be told apart." if even else sentence
-
-
-def _the(model: str) -> str:
-    return {HYDRA: "the hydra", MEMBERS: "the ensemble of members"}.get(model, model)
-
-
-def _warnings(run: Run) -> list[str]:
-    told = run.models[run.subject]
-    found = []
-    ood = told["figures"].get(f"ood/{told['score']}", {})
-    unknown = [name for group in GROUPS for name in told["groups"].get(group, ())]
-    for name in unknown:
-        auroc = ood.get(name, {}).get("auroc", 1.0)
-        high = told["intervals"].get(f"ood/{told['score']}", {}).get(name, {}).get("auroc", (0.0, 0.0))[1]
-        if auroc < 0.5 and high < 0.5:
-            found.append(
-                f"{name}: worse than a coin toss ({of_100(auroc)} of 100 pairs). These inputs look more familiar to it "
-                "than known ones do; its score must not be relied on there."
-            )
-        elif auroc < 0.5:
-            found.append(f"{name}: no better than a coin toss ({of_100(auroc)} of 100 pairs).")
-    small = [name for name, rows in told["rows"].items() if rows < SMALL]
-    if small:
-        counts = listed(f"{name} ({told['rows'][name]:,})" for name in small)
-        found.append(f"Few inputs in {counts}: figures there may move by several points on other inputs.")
-    if told["about"].get("allow_seen"):
-        found.append(
-            "Sets that were used to choose were allowed as tests (allow_seen): figures on them are flattering."
-        )
-    found += [f"{seen[:1].upper()}{seen[1:]}." for seen in told["about"].get("seen", ())]
-    if not told["intervals"]:
-        found.append("No intervals were computed (resamples: 0): small differences mean nothing.")
-    return found
-
-
-def _about_seeds(seeds: int) -> list[str]:
-    if seeds > 1:
-        return [f"One of {seeds} runs of this recipe: how far figures move between seeds is in a table of its own."]
-    return ["One training run: intervals say how far figures would move on other inputs, not with another seed."]
-
-
-def _scattered_times(run: Run) -> list[str]:
-    """Where half of the measured times lie far apart, the machine was busy."""
-    timed = {name: cost["latency_ms"] for name, cost in run.costs.get("models", {}).items() if cost.get("latency_ms")}
-    wide = [name for name, found in timed.items() if found["high"] - found["low"] > SCATTERED * found["median"]]
-    if not wide:
-        return []
-    return [
-        f"The times of {listed(wide)} scattered widely: the machine was busy. Measure again before relying on them."
-    ]
 
 
 def _said_ninety(run: Run) -> tuple[float, int] | None:

@@ -58,7 +58,7 @@ def page(
         dark=DARK,
         version=__version__,
     )
-    return text
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _facts(run: Run) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation.protocol import GROUPS, SHIFTS
+from hydra_ensembles.report.cautions import scattered
 from hydra_ensembles.report.cost_figures import cost_plate, has_cost, quality_plate
 from hydra_ensembles.report.drawing import Plate
 from hydra_ensembles.report.examples import Examples, examples_of
@@ -184,7 +185,8 @@ def _costs(looks: Looks, tables: Mapping[str, Table]) -> Section | None:
         return None
     plates = [cost_plate(counted, what) for what in ("params", "mult_adds")]
     plates += [cost_plate(timed, "latency_ms")] if timed else []
-    price, bought = ("latency_ms", timed) if timed else ("mult_adds", counted)
+    is_quiet = timed and not any(scattered(one.run) for one in timed)
+    price, bought = ("latency_ms", timed) if is_quiet else ("mult_adds", counted)
     has_unknown = all(f"ood/{one.told['score']}" in one.told["figures"] for one in bought)
     metrics = ["accuracy", "ece", *(["auroc"] if has_unknown else [])]
     quality = [quality_plate(bought, metric, price) for metric in metrics]
