@@ -72,7 +72,7 @@ def constructed_run(
         "compared": {
             f"{model} minus base": differences_json(compare(found, evaluations["base"]))
             for model, found in evaluations.items()
-            if model != "base" and "base" in evaluations
+            if model != "base" and "base" in evaluations and resamples
         },
         "costs": _costs(models),
         "heads": _heads(seed),

@@ -101,6 +101,15 @@ def test_too_many_series_leave_hydras_and_bases_in_figures_and_all_in_tables(run
     assert len(drawn(series_of(read_runs([run] * 9)))) == SHOWN
 
 
+def test_a_run_without_unknown_sets_or_resamples_is_reported_without_what_they_would_tell(tmp_path):
+    run = constructed_run(tmp_path / "run", rows=30, resamples=0, unknown=0, models=("base", "hydra"))
+    text = write_report([run], tmp_path / "out", files=False).page.read_text()
+    assert "no verdict is given" in text
+    assert "No intervals were computed" in text
+    assert 'id="unknown"' not in text
+    assert 'id="confidence"' in text
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [("{", "not that of a run"), ("[]", "not that of a run"), ('{"models": {}, "recipe": {}}', "holds no model")],
