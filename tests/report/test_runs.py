@@ -38,8 +38,10 @@ def test_a_run_is_read_whole(run):
     assert not found.notes
 
 
-def test_an_evaluation_by_itself_can_be_reported(run, tmp_path):
-    text = write_report([run / "evaluations" / "hydra"], tmp_path / "out", files=False).page.read_text()
+def test_an_evaluation_by_itself_can_be_reported_and_its_store_stays_alone(run):
+    page = write_report([run / "evaluations" / "hydra"], files=False).page
+    assert page == run / "evaluations" / "hydra-report" / "report.html"  # a store can be written again
+    text = page.read_text()
     assert "There is no other model to hold it against" in text
     assert "An evaluation by itself has no costs" in text
     assert 'id="confidence"' in text
@@ -108,6 +110,16 @@ def test_a_run_without_unknown_sets_or_resamples_is_reported_without_what_they_w
     assert "No intervals were computed" in text
     assert 'id="unknown"' not in text
     assert 'id="confidence"' in text
+
+
+def test_one_seed_twice_is_no_spread_over_seeds(run, tmp_path):
+    write_report([run, run], tmp_path / "out", examples=False, files=False)
+    assert "One of 2 runs" not in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_heads_that_are_not_written_as_agreed_are_refused_in_one_line(run):
+    with pytest.raises(ReportError, match="not that of a run"):
+        read_run(changed(run, heads={"members": []}))
 
 
 @pytest.mark.parametrize(

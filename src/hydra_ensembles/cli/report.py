@@ -12,7 +12,10 @@ def report(
         list[Path],
         typer.Argument(metavar="RUN...", help="Directories that `run` or `evaluate --out` wrote; any number."),
     ],
-    out: Annotated[Path | None, typer.Option(help="Where to write; RUN/report of the first run unless said.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write; unless said, RUN/report of the first run, or beside an evaluation."),
+    ] = None,
     examples: Annotated[
         bool,
         typer.Option(

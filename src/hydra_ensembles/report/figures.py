@@ -130,9 +130,17 @@ def decisions_plate(series: Series) -> Plate:
         shares = np.array([decisions[name].get(decision, 0.0) for name in names])
         words = {"accept": "answers", "abstain": "not sure", "out-of-distribution": "calls it unknown"}
         axes.barh(
-            range(len(names)), shares, left=start, height=0.7, color=style.colour, alpha=0.85, label=words[decision],
-            hatch=hatch, edgecolor=LIGHT["paper"], linewidth=1,
-        )  # fmt: skip
+            range(len(names)),
+            shares,
+            left=start,
+            height=0.7,
+            color=style.colour,
+            alpha=0.85,
+            label=words[decision],
+            hatch=hatch,
+            edgecolor=LIGHT["paper"],
+            linewidth=1,
+        )
         start += shares
     axes.set_yticks(range(len(names)), ["known" if name == ID_TEST else name for name in names])
     axes.invert_yaxis()

@@ -123,9 +123,12 @@ def _right(run: Run) -> Answer:
         before = f" (one network: {of_100(_answers(run, run.base, SHIFTS)['accuracy'])})" if run.base else ""
         text += f". On corrupted inputs, {of_100(shifted['accuracy'])}{before}"
     return Answer(
-        "right", "How often is it right?", percent(figures["accuracy"]), f"{text}.",
+        "right",
+        "How often is it right?",
+        percent(figures["accuracy"]),
+        f"{text}.",
         verdict_of(run, "answers", ID_TEST, "accuracy"),
-    )  # fmt: skip
+    )
 
 
 def _believable(run: Run) -> Answer:
@@ -148,9 +151,12 @@ def _believable(run: Run) -> Answer:
         than = "cannot be told apart from" if whole.word == UNDECIDED else f"are {whole.word} than"
         text += f". Its probabilities taken as a whole (NLL) {than} one network's"
     return Answer(
-        "believable", "When it says 90 %, is it right 90 % of the time?", f"{off} points off",
-        f"{text}.", verdict_of(run, "answers", ID_TEST, "ece"),
-    )  # fmt: skip
+        "believable",
+        "When it says 90 %, is it right 90 % of the time?",
+        f"{off} points off",
+        f"{text}.",
+        verdict_of(run, "answers", ID_TEST, "ece"),
+    )
 
 
 def _unknown(run: Run) -> Answer:
@@ -166,9 +172,12 @@ def _unknown(run: Run) -> Answer:
         near, far = (of_100(figures[group]["auroc"]) for group in GROUPS)
         text += f": {near} where the two look much alike, {far} where they do not"
     return Answer(
-        "unknown", "Does it notice inputs it cannot know?", f"{of_100(share)} of 100 pairs", f"{text}.",
+        "unknown",
+        "Does it notice inputs it cannot know?",
+        f"{of_100(share)} of 100 pairs",
+        f"{text}.",
         verdict_of(run, part, AVERAGE, "auroc"),
-    )  # fmt: skip
+    )
 
 
 def _decides(run: Run) -> Answer:

@@ -33,11 +33,11 @@ def tables_of(runs: Sequence[Run]) -> dict[str, Table]:
     together: Mapping[str, Summary] | Summary = summaries if len(runs) > 1 else summaries[runs[0].name]
     told = [model for run in runs for model in run.models.values()]
     found = {"main": _titled(paper_table(_MAIN, together), "Answers and unknown inputs")}
-    over_seeds = _over_seeds(runs)
-    if over_seeds:
-        several: Any = over_seeds if len(over_seeds) > 1 else next(iter(over_seeds.values()))
+    by_recipe = summaries_by_recipe(runs)
+    if by_recipe:
+        several: Any = by_recipe if len(by_recipe) > 1 else next(iter(by_recipe.values()))
         found["seeds"] = _titled(
-            paper_table(_MAIN, several), "Mean and standard deviation over seeds", _which_seeds(runs, over_seeds)
+            paper_table(_MAIN, several), "Mean and standard deviation over seeds", _which_seeds(runs, by_recipe)
         )
     if any(model["intervals"] for model in told):
         title = "With 95 % intervals over resampled inputs"
@@ -56,9 +56,9 @@ def tables_of(runs: Sequence[Run]) -> dict[str, Table]:
     return found
 
 
-def _which_seeds(runs: Sequence[Run], over_seeds: Mapping[str, Summary]) -> str:
+def _which_seeds(runs: Sequence[Run], by_recipe: Mapping[str, Summary]) -> str:
     """Which runs were taken together."""
-    names = [f"{name} ({sum(run.recipe.get('name') == name for run in runs)} runs)" for name in over_seeds]
+    names = [f"{name} ({sum(run.recipe.get('name') == name for run in runs)} runs)" for name in by_recipe]
     return f"Over runs that differ in the seed alone: {', '.join(names)}."
 
 
@@ -100,7 +100,7 @@ def overlap_table(run: Run) -> Table:
     return Table(columns, rows, "Pairs of members", caption, row_heading="Pair")
 
 
-def _over_seeds(runs: Sequence[Run]) -> dict[str, Summary]:
+def summaries_by_recipe(runs: Sequence[Run]) -> dict[str, Summary]:
     """Runs of one recipe with different seeds, summarised together; what does not belong together is left out."""
     by_recipe: dict[str, list[Run]] = {}
     for run in runs:

@@ -153,6 +153,7 @@ def _run(directory: Path) -> Run:
         models, recipe = dict(results["models"]), dict(results["recipe"])
         for told in models.values():
             told["figures"]["answers"]["id_test"], told["rows"]["id_test"], told["about"]["members"]
+        heads = _heads(results["heads"]) if results.get("heads") else None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ReportError(
             f"{directory / 'results.json'} is not that of a run ({type(error).__name__}: {error}); run the recipe again"
@@ -182,7 +183,7 @@ def _run(directory: Path) -> Run:
         recipe,
         results.get("compared") or {},
         results.get("costs") or {},
-        _heads(results["heads"]) if results.get("heads") else None,
+        heads,
         results.get("seconds") or {},
         _classes(directory),
         tuple(notes),

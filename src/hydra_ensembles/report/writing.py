@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra_ensembles.report.drawing import Plate, styled, svg, write_files
+from hydra_ensembles.report.drawing import styled, svg, write_files
 from hydra_ensembles.report.first_screen import first_screen
 from hydra_ensembles.report.looks import looks_of
 from hydra_ensembles.report.page import page
-from hydra_ensembles.report.run_tables import tables_of
-from hydra_ensembles.report.runs import drawn, read_runs, series_of
+from hydra_ensembles.report.run_tables import summaries_by_recipe, tables_of
+from hydra_ensembles.report.runs import Run, drawn, read_runs, series_of
 from hydra_ensembles.report.sections import sections_of
 from hydra_ensembles.report.table import Table
 from hydra_ensembles.store import whole
@@ -39,24 +39,22 @@ def write_report(
 
     Args:
         runs: directories that `hydra-ens run` or `hydra-ens evaluate --out` wrote.
-        out: where to; without it, `report` in the first of them.
+        out: where to; without it, `report` in the first run, or beside the first evaluation.
         examples: show a few inputs, as pictures or text; they are then part of the page.
         files: write figures and tables as files too, beside the page.
         tell: is told of every step.
     """
     told = tell or (lambda what, done, total: None)
-    directory = Path(out).expanduser() if out is not None else Path(runs[0]).expanduser() / "report" if runs else Path()
     told("reading", 0, 1)
     found = read_runs(runs)
-    series = series_of(found)
-    shown = drawn(series)
-    looks = looks_of(shown)
+    directory = _place(found[0]) if out is None else Path(out).expanduser()
+    series, tables = series_of(found), tables_of(found)
+    looks = looks_of(drawn(series))
     written_figures: list[Path] = []
     written_tables: list[Path] = []
-    tables = tables_of(found)
     with styled():
         sections = sections_of(found, looks, series, tables, examples)
-        plates: list[Plate] = [plate for section in sections for part in section.parts for plate in part.plates]
+        plates = [plate for section in sections for part in section.parts for plate in part.plates]
         drawings = {}
         for place, plate in enumerate(plates):
             told(plate.title, place, len(plates))
@@ -69,11 +67,12 @@ def write_report(
                 written_tables += _write_table(directory / "tables", key, table)
     title = found[0].name if len(found) == 1 else f"{len(found)} runs side by side"
     recipes = [run.recipe.get("name") for run in found]
+    seeds = {name: recipes.count(name) for name in summaries_by_recipe(found)}
     screens = [
         first_screen(
             run,
             {one.model: one.label for one in series if one.run is run},
-            recipes.count(run.recipe["name"]) if run.recipe else 1,
+            seeds.get(str(run.recipe.get("name")), 1),
         )
         for run in found
     ]
@@ -83,6 +82,12 @@ def write_report(
         draft.write_text(text, encoding="utf-8")
     told("done", 1, 1)
     return Report(directory / "report.html", written_figures, written_tables)
+
+
+def _place(run: Run) -> Path:
+    """Where the report of a run goes; a store holds nothing but itself, so that of an evaluation lies beside it."""
+    whole_path = run.directory.resolve()
+    return run.directory / "report" if run.recipe else whole_path.with_name(f"{whole_path.name}-report")
 
 
 def _write_table(directory: Path, key: str, table: Table) -> list[Path]:
