@@ -78,7 +78,8 @@ def test_inputs_that_are_gone_or_changed_are_not_shown(run, tmp_path):
     assert "have changed since they were judged" in text
     path.unlink()
     text = write_report([run], tmp_path / "out", files=False).page.read_text()
-    assert "cannot be read" in text
+    assert "cannot be read here" in text
+    assert str(run) not in text
     assert "<blockquote>" not in text
 
 

@@ -2,7 +2,8 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,13 +110,11 @@ def _rows(run: Run, evaluation: Evaluation, name: str, reference: str) -> Rows:
         "image": data.get("image"),
         "label": data.get("label") if has_labels else False,
     }
-    try:
+    with _without_paths(name):
         rows = _open(reference, options)
         if has_labels and rows.labels_were_names and run.classes:
             rows = _open(reference, options | {"classes": run.classes})
         changed = rows.digest != evaluation.digests.get(name)
-    except (HydraError, OSError) as error:
-        raise DataError(f"the inputs of '{name}' cannot be read: {error}") from None
     if len(rows) != len(evaluation.judged[name]) or changed:
         raise DataError(f"the inputs of '{name}' have changed since they were judged; run the recipe again")
     return rows
@@ -129,15 +128,25 @@ def _shown(
     evaluation: Evaluation, name: str, rows: Rows, places: Sequence[int], names: Sequence[str] | None
 ) -> list[Example]:
     found = []
-    for place, row in zip(places, rows.read(places) if places else [], strict=True):
-        said = _said(evaluation, name, place, names)
-        alt = f"Input {place} of {name}; {said}"
-        if rows.kind == "image":
-            found.append(Example(said, alt, picture=thumbnail(row.input)))
-        else:
-            text = row.input if isinstance(row.input, str) else " | ".join(row.input)
-            found.append(Example(said, alt, text=cut(text)))
+    with _without_paths(name):
+        for place, row in zip(places, rows.read(places) if places else [], strict=True):
+            said = _said(evaluation, name, place, names)
+            alt = f"Input {place} of {name}; {said}"
+            if rows.kind == "image":
+                found.append(Example(said, alt, picture=thumbnail(row.input)))
+            else:
+                text = row.input if isinstance(row.input, str) else " | ".join(row.input)
+                found.append(Example(said, alt, text=cut(text)))
     return found
+
+
+@contextmanager
+def _without_paths(name: str) -> Iterator[None]:
+    """What cannot be read is told without where it would lie: the page may go to others."""
+    try:
+        yield
+    except (HydraError, OSError) as error:
+        raise DataError(f"the inputs of '{name}' cannot be read here") from error
 
 
 def _said(evaluation: Evaluation, name: str, place: int, names: Sequence[str] | None) -> str:

@@ -66,7 +66,9 @@ def _facts(run: Run) -> str:
     told = run.models[run.subject]
     facts = [f"Intervals from {many(told['resamples'], 'resample')} of the rows, seed {told['seed']}"]
     if run.recipe:
-        model = str(run.recipe.get("backbone", {}).get("model", "")).rpartition("/")[2]
+        reference = str(run.recipe.get("backbone", {}).get("model", ""))
+        packaged = "hf:pkg:"
+        model = reference.removeprefix(packaged) if packaged in reference else reference.rpartition("/")[2]
         facts.insert(0, f"Recipe {run.recipe.get('name')}, backbone {model}, seed {run.recipe.get('seed')}")
     if run.seconds:
         slowest = sorted(run.seconds.items(), key=lambda stage: -stage[1])[:3]
