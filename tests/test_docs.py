@@ -52,6 +52,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
     import latency
     import memory
+    import report
     import search
     import smoke
     import table7
@@ -66,6 +67,8 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in fusion
     choosing = (repository / "docs" / "choosing-heads.md").read_text()
     assert f"<!-- search -->\n{search.as_markdown()}\n<!-- /search -->" in choosing
+    reports = (repository / "docs" / "report.md").read_text()
+    assert f"<!-- report -->\n{report.as_markdown()}\n<!-- /report -->" in reports
     recipes = (repository / "docs" / "recipes.md").read_text()
     assert f"<!-- smoke -->\n{smoke.as_markdown()}\n<!-- /smoke -->" in recipes
     notes = results["explained"]

@@ -1,7 +1,8 @@
-"""The report: tables of results."""
+"""The report: one page, figures and tables of any number of runs."""
 
 from hydra_ensembles.report.cells import Cell, Column, Figure, Row
 from hydra_ensembles.report.layouts import LAYOUTS, paper_table
+from hydra_ensembles.report.runs import ReportError
 from hydra_ensembles.report.summaries import (
     Summary,
     SummaryError,
@@ -11,12 +12,15 @@ from hydra_ensembles.report.summaries import (
     summarise,
 )
 from hydra_ensembles.report.table import Table
+from hydra_ensembles.report.writing import Report, write_report
 
 __all__ = [
     "LAYOUTS",
     "Cell",
     "Column",
     "Figure",
+    "Report",
+    "ReportError",
     "Row",
     "Summary",
     "SummaryError",
@@ -26,4 +30,5 @@ __all__ = [
     "joined",
     "paper_table",
     "summarise",
+    "write_report",
 ]

@@ -206,6 +206,8 @@ def _costs(run: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
     for name, cost in costs["models"].items():
         yield name, "params", cost["params"]
         yield name, "mult_adds", cost["mult_adds"]
+        if cost["latency_ms"] is None:  # counted, not timed
+            continue
         yield name, f"batch_ms_{dtype}", cost["latency_ms"]["median"]
         if base is not None:
             yield name, "latency_ratio", cost["latency_ms"]["median"] / base["latency_ms"]["median"]
