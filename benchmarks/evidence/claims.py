@@ -26,16 +26,19 @@ def without_training(networks: Networks) -> Iterator[Row]:
 
 
 def swept(networks: Networks) -> Iterator[Row]:
-    """Figures 5 and 6: CircAvg with more and fewer heads, before and after training."""
+    """Figures 5 and 6: Taylor and CircAvg with more and fewer heads, before and after training."""
     setting = networks.setting
-    remove = setting.layers * setting.heads - setting.keep
+    total = setting.layers * setting.heads
+    remove = total - setting.keep
     ranking = networks.circuit(0, "avg", setting.pool, "circuit-avg-long", networks.circuit(0, "avg", remove))
     for keep in SWEPT:
-        chosen = networks.selection(f"keep-{keep}", 0, [ranking], members=1, keep=keep)
-        yield _pruned_row(networks, f"CircAvg {keep} heads, no training", chosen, 0, keep)
-        unit = networks.member(f"keep{keep}", 0, 0, chosen)
-        heads = f"{keep / setting.layers:g}"
-        yield Row(f"CircAvg {keep} heads", 0, (ask_network(networks, unit),), _alone(networks, [unit]), heads)
+        taylor = networks.taylor(0, 0, (total - keep) // setting.layers)
+        for name, slug, order in (("CircAvg", "keep", ranking), ("Taylor", "taylor-keep", taylor)):
+            chosen = networks.selection(f"{slug}-{keep}", 0, [order], members=1, keep=keep)
+            yield _pruned_row(networks, f"{name} {keep} heads, no training", chosen, 0, keep)
+            unit = networks.member(f"{slug}{keep}", 0, 0, chosen)
+            heads = _per_layer(networks, keep)
+            yield Row(f"{name} {keep} heads", 0, (ask_network(networks, unit),), _alone(networks, [unit]), heads)
 
 
 def not_fused(networks: Networks) -> Iterator[Row]:

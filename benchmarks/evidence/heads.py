@@ -21,7 +21,7 @@ def separated(networks: Networks) -> str:
     """Are unknown inputs farther from known ones in the heads that matter, and in the circuit for them?"""
     setting, base, chosen = networks.setting, networks.base(0), heads_of(networks, "circuit", 0)
     remove = setting.layers * setting.heads - setting.keep
-    ranking = networks.circuit(0, "avg", remove)
+    ranking = networks.circuit(0, "ood", remove)
 
     def work() -> Mapping[str, Any]:
         dense, circuit = networks.load(base), networks.pruned(0, OBJECTIVES.index("ood"), chosen)

@@ -145,16 +145,17 @@ class Networks:
             f"rankings/{name or f'circuit-{objective}'}-{seed}", work, (base,) if onward is None else (base, onward)
         )
 
-    def taylor(self, seed: int, sample: int) -> str:
-        """A Taylor ranking per layer on one of the disjoint samples."""
+    def taylor(self, seed: int, sample: int, by_layer: int | None = None) -> str:
+        """A Taylor ranking per layer on one of the disjoint samples, which holds for one number of heads."""
         base = self.base(10 * seed)
 
         def work(place: Path) -> None:
             model, setting = self.load(base), self.setting
             data = setting.calibration(model, sample)
-            taylor_ranking(model, data, setting.by_layer, scope="layer").save(place / "ranking.json")
+            taylor_ranking(model, data, by_layer or setting.by_layer, scope="layer").save(place / "ranking.json")
 
-        return self.units.add(f"rankings/taylor-{seed}-{sample}", work, (base,))
+        name = f"taylor-{seed}-{sample}" if by_layer is None else f"taylor{by_layer}-{seed}-{sample}"
+        return self.units.add(f"rankings/{name}", work, (base,))
 
     def selection(self, kind: str, seed: int, rankings: Sequence[str], **how: Any) -> str:
         """Head sets of all members, from rankings or by a joint search (`how="joint"`)."""

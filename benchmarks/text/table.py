@@ -92,7 +92,9 @@ def claims_of(claims: dict[str, Any]) -> dict[str, list[str]]:
     names = list(claims["methods"])
     wanted = {
         "Heads removed, nothing trained (Tables 4, 6)": [n for n in names if n.endswith("no training")],
-        "Heads kept, before and after training (Figures 5, 6)": [n for n in names if " heads" in n and "CircAvg" in n],
+        "Heads kept, before and after training (Figures 5, 6)": [
+            n for n in names if " heads" in n and n.startswith(("CircAvg", "Taylor"))
+        ],
         "Members fused and not (Table 11)": [
             *("hydra (circuit)", "hydra (circuit), not fused", "hydra (Taylor)", "hydra (Taylor), not fused")
         ],

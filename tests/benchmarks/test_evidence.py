@@ -87,7 +87,7 @@ def networks(tmp_path_factory):
             *own_bases(made),
         ]
         with pytest.MonkeyPatch.context() as fewer:
-            fewer.setattr("evidence.claims.SWEPT", (8, 6))
+            fewer.setattr("evidence.claims.SWEPT", (9, 6))
             claims += list(swept(made))
         wanted += [judging.results_unit(made, one, "claims") for one in claims]
         made.units.run(wanted)

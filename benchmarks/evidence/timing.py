@@ -1,0 +1,57 @@
+"""Latency of the methods in one interleaved run, as they really run: hydras compute of the last block what is read."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evidence.methods import PASSES, SEEDS_OF, members_of
+from evidence.networks import Networks
+from hydra_ensembles import fuse
+from hydra_ensembles.backbones import Inputs
+from hydra_ensembles.baselines import DeepEnsemble, McDropout
+from hydra_ensembles.evaluation import interleaved
+from hydra_ensembles.evaluation.latency import sample_inputs
+
+KINDS = {"Taylor": "taylor", "circuit": "circuit", "sampled": "sampled", "joint": "joint", "random heads": "random"}
+
+
+def timed(networks: Networks, batch: int, rounds: int) -> Mapping[str, Any]:
+    """Milliseconds a batch by method, and as a ratio to the single network's."""
+    setting = networks.setting
+    base = networks.load(networks.base(0))
+    inputs: Inputs = sample_inputs(base.model, batch, setting.tokens)
+    runs: dict[str, Callable[[], Tensor]] = {}
+    for method in SEEDS_OF:
+        runs[method] = _asking(_model(networks, method), inputs)
+    with torch.inference_mode():
+        timings = list(interleaved(runs, rounds))[-1]
+    single = timings["single"].median_ms
+    return {
+        "ratios": {method: timing.median_ms / single for method, timing in timings.items()},
+        "ms": {method: vars(timing) for method, timing in timings.items()},
+        "settings": {"batch": batch, "rounds": rounds, "tokens": setting.tokens, "threads": torch.get_num_threads()},
+    }
+
+
+def _asking(model: nn.Module, inputs: Inputs) -> Callable[[], Tensor]:
+    members: Callable[[Inputs], Tensor] = model.members  # type: ignore[assignment]
+    return lambda: members(inputs)
+
+
+def _model(networks: Networks, method: str) -> nn.Module:
+    """A method's network; where weights do not matter for time, those of `single`."""
+    base, number = networks.load(networks.base(0)), networks.setting.members
+    if method in ("single", "single+"):
+        return DeepEnsemble([base]).eval()
+    if method in ("DE(D)", "DE(D)+", "LoRA"):
+        return DeepEnsemble([networks.load(networks.base(m)) for m in range(number)]).eval()
+    if method == "MC Dropout":
+        return McDropout(base, PASSES).eval()
+    if method == "DE-heads":
+        return fuse([networks.load(networks.classifier(m)) for m in range(number)])
+    if method in ("Taylor", "CircAvg"):
+        unit = members_of(networks, "taylor" if method == "Taylor" else "circuit", 0)[0]
+        return DeepEnsemble([networks.load(unit)]).eval()
+    return fuse([networks.load(unit) for unit in members_of(networks, KINDS[method[7:-1]], 0)])
