@@ -18,6 +18,7 @@ PAGES = [
     "docs/evaluation.md",
     "docs/analyses.md",
     "docs/report.md",
+    "docs/baselines.md",
 ]
 
 
