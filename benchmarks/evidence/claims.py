@@ -92,12 +92,31 @@ def trunk(networks: Networks, blocks: int, keep: int) -> Iterator[Row]:
     yield hydra_row(networks, f"hydra (circuit), trunk of {blocks}", f"trunk{blocks}", 0, units, _heads(networks))
 
 
-def own_bases(networks: Networks) -> Iterator[Row]:
-    """Ours: each member comes from another network of DE(D), with the circuit of its objective from the first."""
-    chosen = heads_of(networks, "circuit", 0)
-    units = [networks.member("ownbase", 0, m, chosen, base=m) for m in range(networks.setting.members)]
+def variants(networks: Networks, more_heads: int, smoothing: float) -> Iterator[Row]:
+    """Ours: changes of the recipe, each to be judged on validation data alone."""
+    chosen, setting = heads_of(networks, "circuit", 0), networks.setting
+    usual = members_of(networks, "circuit", 0)
+    yield hydra_row(networks, "hydra (circuit), grouped", "circuit", 0, usual, _heads(networks), "grouped")
+    smooth = [networks.member("smooth", 0, m, chosen, label_smoothing=smoothing) for m in range(setting.members)]
+    yield hydra_row(networks, f"hydra (circuit), smoothing {smoothing:g}", "smooth", 0, smooth, _heads(networks))
+    yield from _own_bases(networks, "hydra (circuit), own bases", "ownbase", chosen, setting.keep)
+    remove = setting.layers * setting.heads - setting.keep
+    rankings = [networks.circuit(0, objective, remove) for objective in OBJECTIVES]
+    larger = networks.selection(f"circuit-{more_heads}", 0, rankings, keep=more_heads)
+    units = [networks.member(f"circuit{more_heads}", 0, m, larger) for m in range(setting.members)]
+    heads = f"{_per_layer(networks, more_heads)}x{setting.members}"
+    yield hydra_row(networks, f"hydra (circuit), {more_heads} heads", f"circuit{more_heads}", 0, units, heads)
+    name = f"hydra (circuit), own bases, {more_heads} heads"
+    yield from _own_bases(networks, name, f"ownbase{more_heads}", larger, more_heads)
+
+
+def _own_bases(networks: Networks, name: str, kind: str, chosen: str, keep: int) -> Iterator[Row]:
+    """Each member comes from another network of DE(D), with the circuit of its objective from the first."""
+    number = networks.setting.members
+    units = [networks.member(kind, 0, m, chosen, base=m) for m in range(number)]
+    heads = f"{_per_layer(networks, keep)}x{number}"
     for mlp in ("average", "grouped"):
-        yield hydra_row(networks, f"hydra (circuit), own bases, {mlp}", "ownbase", 0, units, _heads(networks), mlp)
+        yield hydra_row(networks, f"{name}, {mlp}", kind, 0, units, heads, mlp)
 
 
 def other_search(networks: Networks, name: str, **other: Any) -> Iterator[Row]:

@@ -53,6 +53,7 @@ CLAIMS = [
     ("DE(D)", "DE-heads"),
 ]
 TRUNK, TRUNK_KEEP = 3, 18
+MORE_HEADS, SMOOTHING = 48, 0.1
 PROBES = 16
 
 
@@ -66,7 +67,7 @@ def planned() -> tuple[Networks, list[str]]:
     for found in (
         claims.without_training(networks),
         claims.not_fused(networks),
-        claims.own_bases(networks),
+        claims.variants(networks, MORE_HEADS, SMOOTHING),
         claims.swept(networks),
         claims.sources(networks),
         claims.member_counts(networks),

@@ -106,7 +106,7 @@ def claims_of(claims: dict[str, Any]) -> dict[str, list[str]]:
         ],
         "Beyond the paper": [
             *("hydra (circuit)", "hydra (joint)", "hydra (circuit), trunk of 3"),
-            *(n for n in names if "own bases" in n),
+            *(n for n in names if n.startswith("hydra (circuit), ") and "trunk" not in n and "not fused" not in n),
             *("DE(D)", "DE(D)+"),
         ],
         "CircAvg searched on phrases of any length and of at least 12 words": [

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evidence import judging, summary
-from evidence.claims import member_counts, not_fused, own_bases, sources, swept, trunk, without_training
+from evidence.claims import member_counts, not_fused, sources, swept, trunk, variants, without_training
 from evidence.comparing import compared
 from evidence.methods import SEEDS_OF, row
 from evidence.networks import Networks
@@ -84,7 +84,7 @@ def networks(tmp_path_factory):
             *sources(made),
             *member_counts(made),
             *trunk(made, 1, 4),
-            *own_bases(made),
+            *variants(made, 8, 0.1),
         ]
         with pytest.MonkeyPatch.context() as fewer:
             fewer.setattr("evidence.claims.SWEPT", (9, 6))
