@@ -28,11 +28,10 @@ def without_training(networks: Networks) -> Iterator[Row]:
 def swept(networks: Networks) -> Iterator[Row]:
     """Figures 5 and 6: Taylor and CircAvg with more and fewer heads, before and after training."""
     setting = networks.setting
-    total = setting.layers * setting.heads
-    remove = total - setting.keep
+    remove = setting.layers * setting.heads - setting.keep
     ranking = networks.circuit(0, "avg", setting.pool, "circuit-avg-long", networks.circuit(0, "avg", remove))
     for keep in SWEPT:
-        taylor = networks.taylor(0, 0, (total - keep) // setting.layers)
+        taylor = networks.taylor(0, 0, keep)
         for name, slug, order in (("CircAvg", "keep", ranking), ("Taylor", "taylor-keep", taylor)):
             chosen = networks.selection(f"{slug}-{keep}", 0, [order], members=1, keep=keep)
             yield _pruned_row(networks, f"{name} {keep} heads, no training", chosen, 0, keep)
@@ -78,45 +77,61 @@ def member_counts(networks: Networks) -> Iterator[Row]:
         yield hydra_row(networks, f"hydra (sampled), {number} members", f"sampled-{number}", 0, units[:number], heads)
 
 
-def trunk(networks: Networks, blocks: int, keep: int) -> Iterator[Row]:
+def trunk(networks: Networks, seed: int, blocks: int, keep: int) -> Row:
     """Ours: the first blocks are shared, circuits are searched behind them."""
     setting = networks.setting
     remove = (setting.layers - blocks) * setting.heads - keep
     layers = range(blocks, setting.layers)
     rankings = [
-        networks.circuit(0, objective, remove, f"circuit-{objective}-trunk{blocks}", layers=layers)
+        networks.circuit(seed, objective, remove, f"circuit-{objective}-trunk{blocks}", layers=layers)
         for objective in OBJECTIVES
     ]
-    chosen = networks.selection(f"trunk{blocks}", 0, rankings, keep=keep, trunk=blocks)
-    units = [networks.member(f"trunk{blocks}", 0, m, chosen, freeze_blocks=blocks) for m in range(setting.members)]
-    yield hydra_row(networks, f"hydra (circuit), trunk of {blocks}", f"trunk{blocks}", 0, units, _heads(networks))
+    chosen = networks.selection(f"trunk{blocks}", seed, rankings, keep=keep, trunk=blocks)
+    units = [networks.member(f"trunk{blocks}", seed, m, chosen, freeze_blocks=blocks) for m in range(setting.members)]
+    return hydra_row(networks, f"hydra (circuit), trunk of {blocks}", f"trunk{blocks}", seed, units, _heads(networks))
 
 
-def variants(networks: Networks, more_heads: int, smoothing: float) -> Iterator[Row]:
-    """Ours: changes of the recipe, each to be judged on validation data alone."""
-    chosen, setting = heads_of(networks, "circuit", 0), networks.setting
-    usual = members_of(networks, "circuit", 0)
-    yield hydra_row(networks, "hydra (circuit), grouped", "circuit", 0, usual, _heads(networks), "grouped")
-    smooth = [networks.member("smooth", 0, m, chosen, label_smoothing=smoothing) for m in range(setting.members)]
-    yield hydra_row(networks, f"hydra (circuit), smoothing {smoothing:g}", "smooth", 0, smooth, _heads(networks))
-    yield from _own_bases(networks, "hydra (circuit), own bases", "ownbase", chosen, setting.keep)
-    remove = setting.layers * setting.heads - setting.keep
-    rankings = [networks.circuit(0, objective, remove) for objective in OBJECTIVES]
-    larger = networks.selection(f"circuit-{more_heads}", 0, rankings, keep=more_heads)
-    units = [networks.member(f"circuit{more_heads}", 0, m, larger) for m in range(setting.members)]
-    heads = f"{_per_layer(networks, more_heads)}x{setting.members}"
-    yield hydra_row(networks, f"hydra (circuit), {more_heads} heads", f"circuit{more_heads}", 0, units, heads)
-    name = f"hydra (circuit), own bases, {more_heads} heads"
-    yield from _own_bases(networks, name, f"ownbase{more_heads}", larger, more_heads)
+def grouped(networks: Networks, seed: int) -> Row:
+    """Ours: every member keeps its own MLPs."""
+    units = members_of(networks, "circuit", seed)
+    return hydra_row(networks, "hydra (circuit), grouped", "circuit", seed, units, _heads(networks), "grouped")
 
 
-def _own_bases(networks: Networks, name: str, kind: str, chosen: str, keep: int) -> Iterator[Row]:
-    """Each member comes from another network of DE(D), with the circuit of its objective from the first."""
-    number = networks.setting.members
-    units = [networks.member(kind, 0, m, chosen, base=m) for m in range(number)]
+def smoothed(networks: Networks, seed: int, smoothing: float = 0.1) -> Row:
+    """Ours: label smoothing in the training after pruning, as the paper has it for images."""
+    chosen = heads_of(networks, "circuit", seed)
+    units = [
+        networks.member("smooth", seed, m, chosen, label_smoothing=smoothing) for m in range(networks.setting.members)
+    ]
+    return hydra_row(networks, f"hydra (circuit), smoothing {smoothing:g}", "smooth", seed, units, _heads(networks))
+
+
+def more_heads(networks: Networks, seed: int, keep: int) -> Row:
+    """Ours: fewer heads removed."""
+    chosen, number = _larger(networks, seed, keep), networks.setting.members
+    units = [networks.member(f"circuit{keep}", seed, m, chosen) for m in range(number)]
     heads = f"{_per_layer(networks, keep)}x{number}"
-    for mlp in ("average", "grouped"):
-        yield hydra_row(networks, f"{name}, {mlp}", kind, 0, units, heads, mlp)
+    return hydra_row(networks, f"hydra (circuit), {keep} heads", f"circuit{keep}", seed, units, heads)
+
+
+def own_bases(networks: Networks, seed: int, keep: int, mlp: str) -> Row:
+    """Ours: each member comes from another network of DE(D), with the circuit of its objective from the first."""
+    number = networks.setting.members
+    chosen = _larger(networks, seed, keep)
+    units = [networks.member(f"ownbase{keep}", seed, m, chosen, base=10 * seed + m) for m in range(number)]
+    heads = f"{_per_layer(networks, keep)}x{number}"
+    name = f"hydra (circuit), own bases, {keep} heads, {mlp}"
+    return hydra_row(networks, name, f"ownbase{keep}", seed, units, heads, mlp)
+
+
+def _larger(networks: Networks, seed: int, keep: int) -> str:
+    """The three circuits with another number of heads."""
+    setting = networks.setting
+    if keep == setting.keep:
+        return heads_of(networks, "circuit", seed)
+    remove = setting.layers * setting.heads - setting.keep
+    rankings = [networks.circuit(seed, objective, remove) for objective in OBJECTIVES]
+    return networks.selection(f"circuit-{keep}", seed, rankings, keep=keep)
 
 
 def other_search(networks: Networks, name: str, **other: Any) -> Iterator[Row]:

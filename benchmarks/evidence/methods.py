@@ -108,7 +108,8 @@ def heads_of(networks: Networks, kind: str, seed: int) -> str:
     remove = setting.layers * setting.heads - setting.keep
     if kind == "taylor":
         rankings = [networks.taylor(seed, sample) for sample in range(setting.members)]
-        chosen = networks.selection(kind, seed, rankings, how="calibration")
+        pool = {"pool": setting.pool} if setting.taylor_scope == "global" else {}
+        chosen = networks.selection(kind, seed, rankings, how="calibration", **pool)
     elif kind == "circuit":
         chosen = networks.selection(kind, seed, [networks.circuit(seed, one, remove) for one in OBJECTIVES])
     elif kind == "sampled":

@@ -145,16 +145,18 @@ class Networks:
             f"rankings/{name or f'circuit-{objective}'}-{seed}", work, (base,) if onward is None else (base, onward)
         )
 
-    def taylor(self, seed: int, sample: int, by_layer: int | None = None) -> str:
-        """A Taylor ranking per layer on one of the disjoint samples, which holds for one number of heads."""
-        base = self.base(10 * seed)
+    def taylor(self, seed: int, sample: int, keep: int | None = None) -> str:
+        """A Taylor ranking on one of the disjoint samples; per layer it holds for one number of heads."""
+        base, setting = self.base(10 * seed), self.setting
+        is_global = setting.taylor_scope == "global"
+        remove = setting.pool if is_global else setting.heads - (keep or setting.keep) // setting.layers
 
         def work(place: Path) -> None:
-            model, setting = self.load(base), self.setting
+            model = self.load(base)
             data = setting.calibration(model, sample)
-            taylor_ranking(model, data, by_layer or setting.by_layer, scope="layer").save(place / "ranking.json")
+            taylor_ranking(model, data, remove, scope=setting.taylor_scope).save(place / "ranking.json")
 
-        name = f"taylor-{seed}-{sample}" if by_layer is None else f"taylor{by_layer}-{seed}-{sample}"
+        name = f"taylor-{seed}-{sample}" if keep is None or is_global else f"taylor{keep}-{seed}-{sample}"
         return self.units.add(f"rankings/{name}", work, (base,))
 
     def selection(self, kind: str, seed: int, rankings: Sequence[str], **how: Any) -> str:

@@ -47,8 +47,9 @@ class Setting:
     """Of each layer, before pruning."""
     keep: int
     pool: int
-    by_layer: int
-    """Heads that a Taylor ranking per layer removes in each layer."""
+    """Heads that a ranking removes of which members lose some (B.5: R)."""
+    taylor_scope: str = "layer"
+    """`"layer"`: a Taylor ranking removes as many heads in every layer; `"global"`: wherever they count least."""
     tokens: int | None = None
     """Of an input whose multiply-adds are counted."""
     members: int = 3

@@ -6,6 +6,7 @@ Writes results/text/METHOD-SEED.json and more; what is done is passed over.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from evidence import claims
 from evidence.extras import extra, honest, paired, separation
 from evidence.heads import conditions, separated
 from evidence.judging import results_unit
-from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, row
+from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, Row, row
 from evidence.networks import Networks
 from evidence.units import Units
 from evidence.workers import argument, hours, is_worker, run
@@ -45,15 +46,23 @@ CLAIMS = [
     ("hydra (sampled), 5 members", "hydra (sampled)"),
     ("hydra (joint)", "hydra (circuit)"),
     ("hydra (circuit), trunk of 3", "hydra (circuit)"),
-    ("hydra (circuit), own bases, grouped", "hydra (circuit)"),
-    ("hydra (circuit), own bases, grouped", "DE(D)+"),
+    ("hydra (circuit), own bases, 36 heads, grouped", "hydra (circuit)"),
+    ("hydra (circuit), own bases, 36 heads, grouped", "DE(D)+"),
     ("CircAvg, long phrases", "CircAvg"),
     ("CircAvg, long phrases, no training", "CircAvg, no training"),
     ("CircAvg", "Taylor"),
     ("DE(D)", "DE-heads"),
 ]
-TRUNK, TRUNK_KEEP = 3, 18
-MORE_HEADS, SMOOTHING = 48, 0.1
+VARIANTS: dict[str, Callable[[Networks, int], Row]] = {
+    "grouped": claims.grouped,
+    "smoothing": claims.smoothed,
+    "own bases": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "average"),
+    "own bases, grouped": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "grouped"),
+    "48 heads": lambda networks, seed: claims.more_heads(networks, seed, 48),
+    "own bases, 48 heads, grouped": lambda networks, seed: claims.own_bases(networks, seed, 48, "grouped"),
+    "trunk": lambda networks, seed: claims.trunk(networks, seed, 3, 18),
+}
+"""Changes of the paper's recipe, beside joint selection; which is best is said by validation data alone."""
 PROBES = 16
 
 
@@ -67,11 +76,10 @@ def planned() -> tuple[Networks, list[str]]:
     for found in (
         claims.without_training(networks),
         claims.not_fused(networks),
-        claims.variants(networks, MORE_HEADS, SMOOTHING),
+        (make(networks, 0) for make in VARIANTS.values()),
         claims.swept(networks),
         claims.sources(networks),
         claims.member_counts(networks),
-        claims.trunk(networks, TRUNK, TRUNK_KEEP),
         claims.other_search(networks, "long phrases", known=long_phrases),
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]

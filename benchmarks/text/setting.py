@@ -101,6 +101,5 @@ SETTING = Setting(
     heads=12,
     keep=36,
     pool=50,
-    by_layer=6,
     tokens=MAX_TOKENS,
 )

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from evidence import claims as claimed
 from evidence import judging, summary
-from evidence.claims import member_counts, not_fused, sources, swept, trunk, variants, without_training
 from evidence.comparing import compared
 from evidence.methods import SEEDS_OF, row
 from evidence.networks import Networks
@@ -64,7 +64,6 @@ def toy(place):
         heads=4,
         keep=6,
         pool=8,
-        by_layer=2,
         tokens=7,
     )
 
@@ -79,16 +78,20 @@ def networks(tmp_path_factory):
         made = Networks(setting, Units(setting.kept))
         wanted = [judging.results_unit(made, row(made, method, 0)) for method in SEEDS_OF]
         claims = [
-            *without_training(made),
-            *not_fused(made),
-            *sources(made),
-            *member_counts(made),
-            *trunk(made, 1, 4),
-            *variants(made, 8, 0.1),
+            *claimed.without_training(made),
+            *claimed.not_fused(made),
+            *claimed.sources(made),
+            *claimed.member_counts(made),
+            claimed.trunk(made, 0, 1, 4),
+            claimed.grouped(made, 0),
+            claimed.smoothed(made, 0),
+            claimed.more_heads(made, 0, 8),
+            claimed.own_bases(made, 0, 6, "average"),
+            claimed.own_bases(made, 0, 8, "grouped"),
         ]
         with pytest.MonkeyPatch.context() as fewer:
             fewer.setattr("evidence.claims.SWEPT", (9, 6))
-            claims += list(swept(made))
+            claims += list(claimed.swept(made))
         wanted += [judging.results_unit(made, one, "claims") for one in claims]
         made.units.run(wanted)
         yield made
