@@ -53,7 +53,7 @@ class BatchEnsemble(nn.Module):
 
 
 class BatchTrainee(Trainee):
-    """A network whose linear layers are `MemberRows`; of the layers that a recipe trains, r, s and bias move too."""
+    """A network whose linear layers are `ScaledLinear`; of the layers that a recipe trains, r, s and bias move too."""
 
     def __init__(self, model: nn.Module, members: int, spread: float, seed: int):
         super().__init__(model)  # reads the plain layers; those put in their place keep the matrices
@@ -61,7 +61,7 @@ class BatchTrainee(Trainee):
         generator = torch.Generator().manual_seed(seed)
         for path, layer in _linear_layers(model).items():
             parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, MemberRows(layer, members, spread, generator))
+            setattr(model.get_submodule(parent), name, ScaledLinear(layer, members, spread, generator))
 
     def forward(self, inputs: Inputs) -> Tensor:
         every = torch.arange(rows_of(inputs)).repeat(self.num_members)
@@ -94,16 +94,16 @@ class BatchTrainee(Trainee):
         return [group for group in groups if group["params"]]
 
     @property
-    def _layers(self) -> list["MemberRows"]:
-        return [layer for layer in self.model.modules() if isinstance(layer, MemberRows)]
+    def _layers(self) -> list["ScaledLinear"]:
+        return [layer for layer in self.model.modules() if isinstance(layer, ScaledLinear)]
 
     @property
-    def _classifier(self) -> "MemberRows":
+    def _classifier(self) -> "ScaledLinear":
         return next(layer for layer in self._layers if layer.matrix is self.tower.readout.classifier.weight)
 
 
-class MemberRows(nn.Module):
-    """A `BatchLinear` on tokens: the library's takes rows `(N, D)` alone. Stands where a linear layer stood."""
+class ScaledLinear(nn.Module):
+    """Stands where a linear layer stood: a `BatchLinear` on tokens, of which the library's takes rows `(N, D)` alone."""
 
     def __init__(self, plain: nn.Linear, members: int, spread: float, generator: torch.Generator):
         super().__init__()
