@@ -103,7 +103,7 @@ class BatchTrainee(Trainee):
 
 
 class ScaledLinear(nn.Module):
-    """Stands where a linear layer stood: a `BatchLinear` on tokens, of which the library's takes rows `(N, D)` alone."""
+    """Stands where a linear layer stood: a `BatchLinear` that takes tokens, not rows `(N, D)` alone."""
 
     def __init__(self, plain: nn.Linear, members: int, spread: float, generator: torch.Generator):
         super().__init__()

@@ -36,7 +36,8 @@ class PackedEnsemble(nn.Module):
     This is not the method of its paper, which trains such a network from nothing: a slice of a pre-trained network is
     no good network before it is trained. There are no groups within a member (the paper's gamma is 1). The grouped
     layers are those of a hydra: torch-uncertainty 0.13 has a `PackedLayerNorm` that takes mean and variance over the
-    channels of all members, so that members of its packed transformer depend on each other. Like a hydra, the network has no dropout.
+    channels of all members, so that members of its packed transformer depend on each other. Like a hydra, the whole
+    has no dropout.
     """
 
     def __init__(self, model: nn.Module, members: int = 3, alpha: float = 2.0):
