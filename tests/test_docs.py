@@ -79,6 +79,15 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
         assert f"{notes[key]:,}" in page
 
 
+def test_the_evidence_is_what_its_results_files_say(repository):
+    from text import claims, table
+
+    ledger = (repository / "docs" / "evidence.md").read_text()
+    assert f"{claims.START}\n{claims.as_markdown()}\n{claims.END}" in ledger
+    assert table.README.read_text() == table.page()
+    assert table.as_json() == (repository / "benchmarks" / "results" / "text" / "summary.json").read_text()
+
+
 def test_the_recipe_in_the_docs_can_be_read(repository):
     from hydra_ensembles.pipeline import parse_recipe
 
@@ -86,7 +95,7 @@ def test_the_recipe_in_the_docs_can_be_read(repository):
     assert parse_recipe(recipe).name == "my-run"
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/costs.md", "docs/recipes.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", [*PAGES, "docs/costs.md", "docs/recipes.md", "docs/evidence.md", "CONTRIBUTING.md"])
 def test_links_and_named_files_exist(page, repository):
     text = (repository / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]

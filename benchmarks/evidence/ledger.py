@@ -92,5 +92,5 @@ def ledger(setting: str, claims: Sequence[Claim]) -> Table:
     for claim in claims:
         found = claim.look(setting) or Found("", MISSING)
         cells = {"where": claim.where, "paper": claim.paper, "ours": found.ours or None, "verdict": found.verdict}
-        rows.append(Row(claim.says, {**cells, "file": f"`{setting}/{claim.file}.json`"}))
+        rows.append(Row(claim.says, {**cells, "file": f"{setting}/{claim.file}.json"}))
     return Table(columns, rows, row_heading="claim")

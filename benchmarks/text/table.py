@@ -117,10 +117,14 @@ def claims_of(claims: dict[str, Any]) -> dict[str, list[str]]:
     return {title: rows for title, rows in wanted.items() if len(rows) > 1}
 
 
-def main() -> None:
+def as_json() -> str:
+    """The summary, by method and metric."""
     first, both, _ = summaries()
-    path = RESULTS / NAME / "summary.json"
-    path.write_text(json.dumps({**first, "columns": {BOTH: both}}, indent=1) + "\n")
+    return json.dumps({**first, "columns": {BOTH: both}}, indent=1) + "\n"
+
+
+def main() -> None:
+    (RESULTS / NAME / "summary.json").write_text(as_json())
     README.write_text(page())
     print("wrote benchmarks/results/text/summary.json and benchmarks/text/README.md")
 
