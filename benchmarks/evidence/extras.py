@@ -41,7 +41,7 @@ def honest(networks: Networks) -> str:
                 used["id_train"] = setting.train(model, 0)
                 near, far = ({one: tests[one] for one in setting.groups[group]} for group in ("near", "far"))
                 far |= {one: tests[one] for one in setting.groups["apart"]}
-                # What is shared is counted and told, not refused: the sets are the issue's.
+                # What is shared is counted and told, not refused: sets apart may share rows, and the docs say so.
                 found = Protocol(tests[name], near, far, **used, allow_seen=True)  # type: ignore[arg-type]
                 said[f"{column}: {name}"] = list(found.seen)
         return {"seen": said, "rows": {name: batches.num_rows for name, batches in tests.items()}}

@@ -49,12 +49,12 @@ class Networks:
             model = setting.load(seed)
             return prune(model, HeadSet.all(model))
 
-        return self._trained("base", seed, start, setting.train, setting.base, first=0)
+        return self._trained("base", seed, start, setting.train, setting.base)
 
     def plus(self, seed: int) -> str:
         """A base network put through the training that follows pruning: the control."""
         base = self.base(seed)
-        return self._trained("plus", seed, lambda: self.load(base), self.setting.tune, self.setting.post, 0, (base,))
+        return self._trained("plus", seed, lambda: self.load(base), self.setting.tune, self.setting.post, (base,))
 
     def classifier(self, seed: int) -> str:
         """The encoder of a `single` with a new classifier, the only part that is trained, on all rows."""
@@ -66,7 +66,7 @@ class Networks:
             return member
 
         recipe = replace(self.setting.base, head_only=True)
-        return self._trained("classifier", seed, start, self.setting.train, recipe, 0, (base,))
+        return self._trained("classifier", seed, start, self.setting.train, recipe, (base,))
 
     def lora(self, seed: int) -> str:
         """The pre-trained model with LoRA matrices, trained on all rows; they are then part of its weights."""
@@ -75,7 +75,7 @@ class Networks:
             model = self.setting.load(seed)
             return LoraTrainee(prune(model, HeadSet.all(model)), RANK, ALPHA, seed)
 
-        return self._trained("lora", seed, start, self.setting.train, self.setting.base, 0)
+        return self._trained("lora", seed, start, self.setting.train, self.setting.base)
 
     def pruned(self, seed: int, m: int, head_sets: str, base: int | None = None) -> Member:
         """Member m with the heads of a unit that chose them, before any training."""
@@ -89,7 +89,7 @@ class Networks:
         def start() -> Member:
             return self.pruned(seed, m, head_sets, base)
 
-        return self._trained(kind, 10 * seed + m, start, self.setting.tune, post, 0, after)
+        return self._trained(kind, 10 * seed + m, start, self.setting.tune, post, after)
 
     def varied(self, name: str, m: int, head_sets: str, like: str, order: int, dropout: int) -> str:
         """Member m of seed 0 whose batches come in the order of one seed and whose dropout draws from another.
@@ -178,7 +178,7 @@ class Networks:
 
         return self.units.add(f"heads/{kind}-{seed}", work, (base, *rankings))
 
-    def random_heads(self, seed: int, members: int | None = None) -> str:
+    def random_heads(self, seed: int) -> str:
         """Head sets drawn at random, of the usual size in all."""
         base, setting = self.base(10 * seed), self.setting
 
@@ -187,7 +187,7 @@ class Networks:
             heads = list(every)
             sets = [
                 every.without(random.Random(1000 * seed + m).sample(heads, len(heads) - setting.keep))
-                for m in range(members or setting.members)
+                for m in range(setting.members)
             ]
             (place / "selection.json").write_text(json.dumps({"members": [one.to_json() for one in sets]}) + "\n")
 
@@ -200,11 +200,10 @@ class Networks:
         start: Callable[[], nn.Module],
         data: Callable[[nn.Module, int], Batches],
         recipe: Recipe,
-        first: int,
         after: Sequence[str] = (),
     ) -> str:
-        """A network trained at the rate of its kind, which is chosen once, by validation NLL, with the first seed."""
-        if seed == first:
+        """A network trained at the rate of its kind, which is chosen once, by validation NLL, with seed 0."""
+        if seed == 0:
             tried = {rate: self._at(kind, seed, rate, start, data, recipe, after) for rate in self.setting.rates}
 
             def choose(place: Path) -> Mapping[str, Any]:
@@ -216,7 +215,7 @@ class Networks:
 
             return self.units.add(f"networks/{kind}-{seed}", choose, tuple(tried.values()))
         # The kind's first network says the rate.
-        chosen = f"networks/{kind}-{first}"
+        chosen = f"networks/{kind}-0"
 
         def work(place: Path) -> Mapping[str, Any]:
             return self._train(place, start(), seed, self.units.done(chosen)["rate"], data, recipe)

@@ -19,7 +19,6 @@ METHODS = (
         "hydra (chosen)",
     ),
 )
-CONTROLS = ("single+", "DE(D)+", "hydra (random heads)")
 MAIN = (
     Column("heads", "Heads", is_text=True),
     Column("accuracy", "Acc", better="higher"),

@@ -6,9 +6,7 @@ use two cores better than one process with two. A killed worker leaves its unit 
 
 import fcntl
 import json
-import os
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from hydra_ensembles.store import whole
 
 Work = Callable[[Path], Mapping[str, Any] | None]
 """Works in a directory of its own; what it returns is kept in `done.json`."""
@@ -88,15 +88,10 @@ class Units:
                 return False
             print(f"{datetime.now(UTC):%H:%M:%S}  {name}", flush=True)
             started = time.monotonic()
-            try:
-                said = dict(self.units[name].work(place) or {})
-            except Exception:
-                traceback.print_exc()
-                raise
+            said = dict(self.units[name].work(place) or {})
             about = {"seconds": round(time.monotonic() - started, 1), "threads": torch.get_num_threads()}
-            draft = place / "done.json.draft"
-            draft.write_text(json.dumps({**said, **about}, indent=1) + "\n")
-            os.replace(draft, place / "done.json")
+            with whole(place / "done.json") as draft:
+                draft.write_text(json.dumps({**said, **about}, indent=1) + "\n")
             return True
 
 

@@ -25,9 +25,9 @@ from evidence.page import (
 from evidence.summary import results_of, summary_of
 from hydra_ensembles.report import Column, Figure, Row, Table, paper_table
 from provenance import RESULTS
+from text.setting import APART, FAR, NEAR
 
 NAME, README = "text", Path(__file__).parent / "README.md"
-NEAR, FAR, APART = ("yelp", "amazon-blitzer"), ("newsgroups20", "trec", "rte", "wmt16"), ("imdb", "multi30k", "subj")
 GROUPS = {"near": NEAR, "far": FAR}
 FIRST, BOTH = "validation", "validation + test"
 

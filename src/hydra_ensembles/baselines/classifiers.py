@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones import Backbone, Inputs
+from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines.method import BaselineError
+from hydra_ensembles.baselines.starting import tower_of
 from hydra_ensembles.data import Data
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.fusion import fuse
@@ -48,8 +49,7 @@ class ClassifierEnsemble(nn.Module):
     def cost(self, text_tokens: int | None = None) -> Cost:
         """One network, and M - 1 more classifiers."""
         one = network_cost(self.networks[0], self.networks[0], text_tokens)
-        (tower,) = _towers(self.networks[0])
-        classifier = tower.readout.classifier
+        classifier = _classifier(self.networks[0])
         more = len(self.networks) - 1
         own = Cost(sum(p.numel() for p in classifier.parameters()), classifier.weight.numel())
         return one + Cost(more * own.params, more * own.mult_adds)
@@ -57,8 +57,7 @@ class ClassifierEnsemble(nn.Module):
 
 def draw_classifier(member: Member, seed: int) -> None:
     """New numbers for the last linear layer, as torch draws them (uniform, by the width), from a seed."""
-    (tower,) = _towers(member)
-    classifier = tower.readout.classifier
+    classifier = _classifier(member)
     if classifier is None:
         raise BaselineError(f"{type(member.model).__name__} has no classifier to draw; build it with classes")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -69,5 +68,5 @@ def draw_classifier(member: Member, seed: int) -> None:
             own.copy_(new)
 
 
-def _towers(network: nn.Module) -> list[Any]:
-    return list(Backbone.of(network.model if isinstance(network, Member) else network).towers.values())
+def _classifier(network: nn.Module) -> Any:
+    return tower_of(network.model if isinstance(network, Member) else network).readout.classifier
