@@ -31,11 +31,14 @@ def swept(networks: Networks) -> Iterator[Row]:
     remove = setting.layers * setting.heads - setting.keep
     ranking = networks.circuit(0, "avg", setting.pool, "circuit-avg-long", networks.circuit(0, "avg", remove))
     for keep in SWEPT:
-        taylor = networks.taylor(0, 0, keep)
-        for name, slug, order in (("CircAvg", "keep", ranking), ("Taylor", "taylor-keep", taylor)):
-            chosen = networks.selection(f"{slug}-{keep}", 0, [order], members=1, keep=keep)
+        for name, kind, slug in (("CircAvg", "circuit", "keep"), ("Taylor", "taylor", "taylor-keep")):
+            if keep == setting.keep:
+                chosen, unit = heads_of(networks, kind, 0), members_of(networks, kind, 0)[0]
+            else:
+                order = ranking if kind == "circuit" else networks.taylor(0, 0, keep)
+                chosen = networks.selection(f"{slug}-{keep}", 0, [order], members=1, keep=keep)
+                unit = networks.member(f"{slug}{keep}", 0, 0, chosen)
             yield _pruned_row(networks, f"{name} {keep} heads, no training", chosen, 0, keep)
-            unit = networks.member(f"{slug}{keep}", 0, 0, chosen)
             heads = _per_layer(networks, keep)
             yield Row(f"{name} {keep} heads", 0, (ask_network(networks, unit),), _alone(networks, [unit]), heads)
 

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from evidence.extras import extra
 from evidence.methods import heads_of
 from evidence.networks import OBJECTIVES, Networks
 from hydra_ensembles.data import Batches
-from hydra_ensembles.evaluation.analyses import centroid_distances, proposition_1
+from hydra_ensembles.evaluation.analyses import centroid_distances, projections, proposition_1
 from hydra_ensembles.evaluation.analyses.centroids import CentroidDistances
 
 EXTREME = 6
@@ -51,6 +52,24 @@ def separated(networks: Networks) -> str:
         }
 
     return extra(networks, "separation", work, (base, chosen, ranking))
+
+
+def projected(networks: Networks, known: Callable[[nn.Module], Batches], unknown: Mapping[str, Any]) -> str:
+    """Figure 4: where some known and unknown inputs lie in the heads that CircOOD removed last and first."""
+    setting, base = networks.setting, networks.base(0)
+    ranking = networks.circuit(0, "ood", setting.layers * setting.heads - setting.keep)
+
+    def work() -> Mapping[str, Any]:
+        model = networks.load(base)
+        others = {name: data(model) for name, data in unknown.items()}
+        found = projections(model, networks.ranking(ranking), known(model), others, number=EXTREME)
+        said = found.to_json()
+        for plane in (*said["most"], *said["least"]):
+            # Three digits are finer than a picture shows.
+            plane["points"] = {name: np.round(points, 3).tolist() for name, points in plane["points"].items()}
+        return said
+
+    return extra(networks, "projections", work, (base, ranking))
 
 
 def conditions(networks: Networks, data: Callable[[nn.Module], tuple[Batches, Batches]], probes: int) -> str:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence import claims
 from evidence.extras import extra, honest, paired, separation
-from evidence.heads import conditions, separated
+from evidence.heads import conditions, projected, separated
 from evidence.judging import results_unit
 from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, Row, row
 from evidence.networks import Networks
@@ -25,7 +25,7 @@ from evidence.workers import argument, hours, is_worker, run
 from hydra_ensembles.baselines import FormattingClassifier, FormattingDetector
 from hydra_ensembles.data import open_data
 from provenance import provenance, write_results
-from text.setting import APART, APART_ROWS, FAR, NEAR, SETTING, TEXT, clean_and_noisy, long_phrases
+from text.setting import APART, APART_ROWS, FAR, NEAR, SETTING, TEXT, clean_and_noisy, long_phrases, shown
 
 PAIRS = [
     (f"hydra ({kind})", other) for kind in ("circuit", "Taylor") for other in ("DE(D)", "DE(D)+", "single", "single+")
@@ -85,6 +85,7 @@ def planned() -> tuple[Networks, list[str]]:
         wanted += [results_unit(networks, one, "claims") for one in found]
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
+    wanted += [projected(networks, lambda m: shown(m, "sst2-validation"), {FAR[0]: lambda m: shown(m, FAR[0])})]
     return networks, wanted
 
 

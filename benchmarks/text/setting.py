@@ -29,6 +29,7 @@ SEARCHED = 512
 LONG = 12
 NOISE = "character_swap/3"
 CALIBRATION = 1024
+SHOWN = 150
 NEAR, FAR, APART = ("yelp", "amazon-blitzer"), ("newsgroups20", "trec", "rte", "wmt16"), ("imdb", "multi30k", "subj")
 APART_ROWS = 500
 """Of the sets that are not part of the average; they are in random order."""
@@ -71,6 +72,11 @@ def clean_and_noisy(model: nn.Module) -> tuple[Batches, Batches]:
     rows = open_data(f"{TEXT}/sst2-train.parquet[3000:{3000 + SEARCHED}]")
     options: dict[str, Any] = {"batch_size": 64, "max_tokens": MAX_TOKENS}
     return batches_for(model, rows, **options), shifted_batches(model, rows, NOISE, KEPT / "shifts", **options)
+
+
+def shown(model: nn.Module, name: str) -> Batches:
+    """The first rows of a test set, as many as a picture shows."""
+    return texts(model, f"{name}.parquet[:{SHOWN}]", labels=False)
 
 
 def tests(model: nn.Module) -> Mapping[str, Batches]:

@@ -22,12 +22,14 @@ from evidence.page import (
     sets_table,
     tempered_table,
 )
+from evidence.pictures import as_markdown, draw_all, pictures
 from evidence.summary import results_of, summary_of
 from hydra_ensembles.report import Column, Figure, Row, Table, paper_table
 from provenance import RESULTS
 from text.setting import APART, FAR, NEAR
 
 NAME, README = "text", Path(__file__).parent / "README.md"
+PICTURES = README.parent / "pictures"
 GROUPS = {"near": NEAR, "far": FAR}
 FIRST, BOTH = "validation", "validation + test"
 
@@ -74,6 +76,7 @@ def page() -> str:
         parts += [formatting_table(found["detectors"]).markdown()]
     parts += [score_table(results, FIRST, METHODS).markdown(), tempered_table(first).markdown()]
     parts += [claims_table(claims, names, title).markdown() for title, names in claims_of(claims).items()]
+    parts += as_markdown(pictures(NAME, claims), PICTURES.name)
     return "\n\n".join(part for part in parts if part.strip()) + "\n"
 
 
@@ -126,7 +129,8 @@ def as_json() -> str:
 def main() -> None:
     (RESULTS / NAME / "summary.json").write_text(as_json())
     README.write_text(page())
-    print("wrote benchmarks/results/text/summary.json and benchmarks/text/README.md")
+    draw_all(pictures(NAME, summaries()[2]), PICTURES)
+    print("wrote benchmarks/results/text/summary.json, benchmarks/text/README.md and its pictures")
 
 
 if __name__ == "__main__":

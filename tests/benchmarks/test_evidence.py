@@ -102,7 +102,10 @@ def test_every_row_has_every_figure(networks):
     assert {method for method, _ in found} == set(SEEDS_OF)
     methods = summary.summary_of(found, "first", GROUPS, {"single": 1.0})["methods"]
     for name, metrics in methods.items():
-        for metric in ("accuracy", "brier", "nll", "ece", "aece", "auroc", "auroc_near", "auroc_far", "fpr95", "aupr"):
+        for metric in (
+            *("accuracy", "brier", "nll", "ece", "aece", "auroc", "auroc_near", "auroc_far", "fpr95", "aupr"),
+            *("mutual_information", "disagreement", "mutual_information_ood"),
+        ):
             assert metrics[metric]["seeds"] == 1, (name, metric)
         assert {"mutual_information", "disagreement", "params", "mult_adds", "auroc/noise", "auroc/apart"} <= set(
             metrics

@@ -1,0 +1,92 @@
+"""The paper's Figures 4, 5 and 6 from results files, as PNG beside the page."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from evidence.page import read
+from hydra_ensembles.report.drawing import new_figure, styled
+from hydra_ensembles.report.looks import LIGHT, look
+
+METRICS = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95 (lower is better)", "aupr": "AUPR"}
+_SWEPT = re.compile(r"(CircAvg|Taylor) (\d+) heads(, no training)?")
+
+
+def pictures(setting: str, claims: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """By file name, the title and how it is drawn: every figure whose results are there."""
+    found: dict[str, tuple[str, Callable[[], Any]]] = {}
+    if planes := read(setting, "projections"):
+        title = "Outputs of the heads that CircOOD removed last (above) and first (below), by PCA (Figure 4)"
+        found["figure-4.png"] = title, lambda: draw_planes(planes)
+    swept, single = swept_heads(claims["methods"]), claims["methods"].get("single", {})
+    for name, trained, title in (
+        ("figure-5.png", False, "Heads kept, nothing trained (Figure 5)"),
+        ("figure-6.png", True, "Heads kept, trained after pruning (Figure 6)"),
+    ):
+        lines = {method: points[trained] for method, points in swept.items() if points[trained]}
+        if lines:
+            found[name] = title, partial(draw_sweep, lines, single)
+    return found
+
+
+def draw_all(found: Mapping[str, tuple[str, Callable[[], Any]]], folder: Path) -> None:
+    """Every picture as PNG."""
+    with styled():
+        for name, (_, draw) in found.items():
+            folder.mkdir(exist_ok=True)
+            draw().savefig(folder / name, dpi=110, metadata={"Software": None})
+
+
+def as_markdown(found: Mapping[str, tuple[str, Callable[[], Any]]], folder: str) -> list[str]:
+    """Every picture where the page shows it."""
+    return [f"**{title}.**\n\n![{title}]({folder}/{name})" for name, (title, _) in found.items()]
+
+
+def swept_heads(methods: Mapping[str, Any]) -> dict[str, dict[bool, dict[int, Mapping[str, float]]]]:
+    """By method, trained or not and number of heads: the metrics."""
+    found: dict[str, dict[bool, dict[int, Mapping[str, float]]]] = {}
+    for name, figures in methods.items():
+        if matched := _SWEPT.fullmatch(name):
+            method, heads, untrained = matched.groups()
+            lines = found.setdefault(method, {False: {}, True: {}})
+            lines[untrained is None][int(heads)] = {metric: figures[metric]["mean"] for metric in METRICS}
+    return found
+
+
+def draw_sweep(lines: Mapping[str, Mapping[int, Mapping[str, float]]], single: Mapping[str, Any]) -> Any:
+    """Four metrics against heads kept; the dotted line is the model with all its heads."""
+    figure = new_figure(8.0, 2.6)
+    panels = figure.subplots(1, len(METRICS))
+    for panel, (metric, title) in zip(panels, METRICS.items(), strict=True):
+        for place, (method, points) in enumerate(lines.items()):
+            style, counts = look(place), sorted(points, reverse=True)
+            values = [points[count][metric] for count in counts]
+            panel.plot(counts, values, color=style.colour, ls=style.dashes, marker=style.marker, label=method)
+        if metric in single:
+            panel.axhline(single[metric]["mean"], color=LIGHT["soft"], ls=":", linewidth=1.2, label="single")
+        panel.invert_xaxis()
+        panel.set(title=title, xlabel="heads kept")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def draw_planes(found: Mapping[str, Any]) -> Any:
+    """One panel a head, most important heads above."""
+    sides: Sequence[Sequence[Mapping[str, Any]]] = (found["most"], found["least"])
+    figure = new_figure(1.6 * len(sides[0]), 3.8)
+    for row, planes in zip(figure.subplots(2, len(sides[0])), sides, strict=True):
+        for panel, plane in zip(row, planes, strict=True):
+            for place, (name, points) in enumerate(plane["points"].items()):
+                style = look(place)
+                label = "known" if place == 0 else name
+                columns = tuple(zip(*points, strict=True))
+                panel.scatter(*columns, s=5, alpha=0.5, color=style.colour, marker=style.marker, label=label, lw=0)
+            _, layer, index = plane["head"]
+            panel.set_title(f"layer {layer}, head {index}", fontsize=8)
+            panel.set(xticks=[], yticks=[])
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), markerscale=2)
+    return figure
