@@ -9,29 +9,38 @@ from torch import nn
 from evidence.networks import Networks
 from evidence.setting import Setting
 from hydra_ensembles import fuse
-from hydra_ensembles.baselines import McDropout
 from hydra_ensembles.data import Batches
 from hydra_ensembles.evaluation import Answers, answers
 from hydra_ensembles.evaluation.answers import load_answers
 
 KNOWN_VAL, UNKNOWN_VAL, TRAIN = "known-val", "unknown-val", "train"
+ANSWERS, SHIFTED = "answers/", "shifted/"
+"""Where the units are: answers about test sets, and about corrupted ones."""
 
 
 def asked(
     networks: Networks, name: str, build: Callable[[], nn.Module], after: Sequence[str], features: bool = False
 ) -> str:
-    """A unit that asks a model; with features also about the rows of the training after pruning."""
+    """A unit that asks a model; with features also about the rows of the training after pruning.
 
-    def work(place: Path) -> None:
+    Where the setting has corrupted test sets, another unit, wanted only where its answers are, asks about those.
+    """
+
+    def ask(place: Path, sets_of: Callable[[nn.Module], Mapping[str, Batches]], features: bool) -> None:
         model = build()
-        one = model if hasattr(model, "heads") else networks.load(after[0])
-        for split, batches in sets_of(networks.setting, one, features).items():
-            if (place / split / "config.json").is_file():
-                continue
-            has_labels = getattr(batches, "labels", None) is not None
-            answers(model, batches, labels=has_labels, features=features, progress=False).save(place / split)
+        for split, batches in sets_of(networks.setting.load(0)).items():
+            kept = place / split.replace("/", "-")
+            if not (kept / "config.json").is_file():
+                has_labels = getattr(batches, "labels", None) is not None
+                answers(model, batches, labels=has_labels, features=features, progress=False).save(kept)
 
-    return networks.units.add(f"answers/{name}", work, after)
+    if (shifts := networks.setting.shifts) is not None:
+        networks.units.add(f"{SHIFTED}{name}", lambda place: ask(place, shifts, False), after)
+    return networks.units.add(
+        f"{ANSWERS}{name}",
+        lambda place: ask(place, lambda model: sets_of(networks.setting, model, features), features),
+        after,
+    )
 
 
 def sets_of(setting: Setting, model: nn.Module, features: bool) -> dict[str, Batches]:
@@ -49,11 +58,6 @@ def ask_network(networks: Networks, unit: str, features: bool = False) -> str:
 def ask_hydra(networks: Networks, name: str, members: Sequence[str], mlp: str = "average") -> str:
     """Stored members, fused."""
     return asked(networks, name, lambda: fuse([networks.load(one) for one in members], mlp=mlp), members)
-
-
-def ask_dropout(networks: Networks, name: str, unit: str, passes: int) -> str:
-    """One stored network with its dropout on."""
-    return asked(networks, name, lambda: McDropout(networks.load(unit), passes), (unit,))
 
 
 def together(networks: Networks, units: Sequence[str]) -> Mapping[str, Answers]:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from evidence.asking import ask_network, asked
-from evidence.methods import MOST_MEMBERS, Row, heads_of, hydra_row, members_of
+from evidence.methods import MOST_MEMBERS, Row, heads_of, hydra_row, long_ranking, members_of
 from evidence.networks import OBJECTIVES, Networks
 from hydra_ensembles.baselines import DeepEnsemble
 from hydra_ensembles.heads import Member
 from hydra_ensembles.heads.cost import Cost
 
-SWEPT = (60, 48, 36, 24)
 SOURCES = {"heads": (1, 0, 0), "order": (0, 1, 0), "dropout": (0, 0, 1), "order, dropout": (0, 1, 1), "none": (0, 0, 0)}
 """What members differ in, for Tables 8 and 9; all three at once is `hydra (sampled)`."""
 CIRCUITS = {"avg": "CircAvg", "acc": "CircAcc", "ood": "CircOOD"}
@@ -25,22 +24,27 @@ def without_training(networks: Networks) -> Iterator[Row]:
     yield _untrained(networks, "random heads, no training", "random", 0, setting.keep)
 
 
-def swept(networks: Networks) -> Iterator[Row]:
+def swept(networks: Networks, trained: bool = True) -> Iterator[Row]:
     """Figures 5 and 6: Taylor and CircAvg with more and fewer heads, before and after training."""
     setting = networks.setting
-    remove = setting.layers * setting.heads - setting.keep
-    ranking = networks.circuit(0, "avg", setting.pool, "circuit-avg-long", networks.circuit(0, "avg", remove))
-    for keep in SWEPT:
-        for name, kind, slug in (("CircAvg", "circuit", "keep"), ("Taylor", "taylor", "taylor-keep")):
-            if keep == setting.keep:
-                chosen, unit = heads_of(networks, kind, 0), members_of(networks, kind, 0)[0]
+    for keep in setting.swept:
+        for name, kind in (("CircAvg", "circuit"), ("Taylor", "taylor")):
+            is_usual = keep == setting.keep
+            if is_usual:
+                chosen = heads_of(networks, kind, 0)
             else:
-                order = ranking if kind == "circuit" else networks.taylor(0, 0, keep)
-                chosen = networks.selection(f"{slug}-{keep}", 0, [order], members=1, keep=keep)
-                unit = networks.member(f"{slug}{keep}", 0, 0, chosen)
+                taylor = kind == "taylor"
+                order = networks.taylor(0, 0, keep, setting.taylor_scope) if taylor else long_ranking(networks, 0)
+                chosen = networks.selection(f"swept-{kind}-{keep}", 0, [order], members=1, keep=keep)
             yield _pruned_row(networks, f"{name} {keep} heads, no training", chosen, 0, keep)
-            heads = _per_layer(networks, keep)
-            yield Row(f"{name} {keep} heads", 0, (ask_network(networks, unit),), _alone(networks, [unit]), heads)
+            if trained:
+                unit = (
+                    members_of(networks, kind, 0)[0]
+                    if is_usual
+                    else networks.member(f"swept-{kind}{keep}", 0, 0, chosen)
+                )
+                heads = _per_layer(networks, keep)
+                yield Row(f"{name} {keep} heads", 0, (ask_network(networks, unit),), _alone(networks, [unit]), heads)
 
 
 def not_fused(networks: Networks) -> Iterator[Row]:
@@ -100,49 +104,43 @@ def grouped(networks: Networks, seed: int) -> Row:
     return hydra_row(networks, "hydra (circuit), grouped", "circuit", seed, units, _heads(networks), "grouped")
 
 
-def smoothed(networks: Networks, seed: int, smoothing: float = 0.1) -> Row:
-    """Ours: label smoothing in the training after pruning, as the paper has it for images."""
+def from_pretrained(networks: Networks, seed: int, mlp: str) -> Row:
+    """Ours: members start from the pre-trained network, not the trained one, and get its whole training."""
     chosen = heads_of(networks, "circuit", seed)
-    units = [
-        networks.member("smooth", seed, m, chosen, label_smoothing=smoothing) for m in range(networks.setting.members)
-    ]
-    return hydra_row(networks, f"hydra (circuit), smoothing {smoothing:g}", "smooth", seed, units, _heads(networks))
+    units = [networks.pretrained_member("fresh", seed, m, chosen) for m in range(networks.setting.members)]
+    return hydra_row(networks, f"hydra (circuit), from pre-trained, {mlp}", "fresh", seed, units, _heads(networks), mlp)
 
 
-def more_heads(networks: Networks, seed: int, keep: int) -> Row:
-    """Ours: fewer heads removed."""
-    chosen, number = _larger(networks, seed, keep), networks.setting.members
-    units = [networks.member(f"circuit{keep}", seed, m, chosen) for m in range(number)]
-    heads = f"{_per_layer(networks, keep)}x{number}"
-    return hydra_row(networks, f"hydra (circuit), {keep} heads", f"circuit{keep}", seed, units, heads)
+def trained_otherwise(networks: Networks, seed: int, name: str, kind: str, **recipe: Any) -> Row:
+    """Ours: hydra (circuit) with another training after pruning."""
+    chosen = heads_of(networks, "circuit", seed)
+    units = [networks.member(kind, seed, m, chosen, **recipe) for m in range(networks.setting.members)]
+    return hydra_row(networks, f"hydra (circuit), {name}", kind, seed, units, _heads(networks))
+
+
+def control_otherwise(networks: Networks, seed: int, method: str, name: str, kind: str, **recipe: Any) -> Row:
+    """`single+` or `DE(D)+` with another second training."""
+    number = networks.setting.members if method.startswith("DE") else 1
+    units = [networks.plus(10 * seed + m, kind, **recipe) for m in range(number)]
+    parts = tuple(ask_network(networks, unit) for unit in units)
+    return Row(f"{method}, {name}", seed, parts, _alone(networks, units), str(networks.setting.heads))
 
 
 def own_bases(networks: Networks, seed: int, keep: int, mlp: str) -> Row:
     """Ours: each member comes from another network of DE(D), with the circuit of its objective from the first."""
     number = networks.setting.members
-    chosen = _larger(networks, seed, keep)
+    chosen = heads_of(networks, "circuit", seed, keep)
     units = [networks.member(f"ownbase{keep}", seed, m, chosen, base=10 * seed + m) for m in range(number)]
     heads = f"{_per_layer(networks, keep)}x{number}"
     name = f"hydra (circuit), own bases, {keep} heads, {mlp}"
     return hydra_row(networks, name, f"ownbase{keep}", seed, units, heads, mlp)
 
 
-def _larger(networks: Networks, seed: int, keep: int) -> str:
-    """The three circuits with another number of heads."""
-    setting = networks.setting
-    if keep == setting.keep:
-        return heads_of(networks, "circuit", seed)
-    remove = setting.layers * setting.heads - setting.keep
-    rankings = [networks.circuit(seed, objective, remove) for objective in OBJECTIVES]
-    return networks.selection(f"circuit-{keep}", seed, rankings, keep=keep)
-
-
 def other_search(networks: Networks, name: str, **other: Any) -> Iterator[Row]:
     """CircAvg searched on other rows, before and after training."""
     setting = networks.setting
-    remove = setting.layers * setting.heads - setting.keep
     slug = name.replace(" ", "-")
-    ranking = networks.circuit(0, "avg", remove, f"circuit-avg-{slug}", **other)
+    ranking = networks.circuit(0, "avg", setting.to_remove, f"circuit-avg-{slug}", **other)
     chosen = networks.selection(slug, 0, [ranking], members=1)
     yield _pruned_row(networks, f"CircAvg, {name}, no training", chosen, 0, setting.keep)
     unit = networks.member(slug, 0, 0, chosen)

@@ -4,6 +4,7 @@ The interval says how far the difference would move on other test rows; the spre
 """
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ WANTED |= {"auroc_far": ("ood/msp", "far")}
 def compared(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> dict[str, Any]:
     """By pair and metric: the mean difference over seeds as a fraction, its interval, and every seed's difference."""
     known: dict[str, tuple[dict[str, float], dict[str, Tensor]]] = {}
+    averages = networks.setting.averages
 
     def of(method: str, seed: int) -> tuple[dict[str, float], dict[str, Tensor]]:
         name = file_name(method, seed)
@@ -30,6 +32,9 @@ def compared(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequen
             found = Evaluation.load(networks.units.directory(f"rows/{name}") / "evaluation")
             figures = {m: found.figures[part][row][m.partition("_")[0]] for m, (part, row) in WANTED.items()}
             moved = {m: found.resampled[part][row][m.partition("_")[0]] for m, (part, row) in WANTED.items()}
+            for average, sets in averages.items():
+                figures[average] = fmean(found.figures["ood/msp"][one]["auroc"] for one in sets)
+                moved[average] = torch.stack([found.resampled["ood/msp"][one]["auroc"] for one in sets]).mean(dim=0)
             known[name] = figures, moved
         return known[name]
 
@@ -48,6 +53,6 @@ def compared(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequen
                 ),
                 "by_seed": [a[0][metric] - b[0][metric] for a, b in zip(one, other, strict=True)],
             }
-            for metric in WANTED
+            for metric in (*WANTED, *averages)
         }
     return said

@@ -21,8 +21,7 @@ EXTREME = 6
 def separated(networks: Networks) -> str:
     """Are unknown inputs farther from known ones in the heads that matter, and in the circuit for them?"""
     setting, base, chosen = networks.setting, networks.base(0), heads_of(networks, "circuit", 0)
-    remove = setting.layers * setting.heads - setting.keep
-    ranking = networks.circuit(0, "ood", remove)
+    ranking = networks.circuit(0, "ood", setting.to_remove)
 
     def work() -> Mapping[str, Any]:
         dense, circuit = networks.load(base), networks.pruned(0, OBJECTIVES.index("ood"), chosen)
@@ -34,9 +33,10 @@ def separated(networks: Networks) -> str:
         }
         order = networks.ranking(ranking)
         kept = sorted(order.start.without(order.removed))
+        extreme = min(EXTREME, len(order) // 2)
         sides = {
-            "first removed": order.removed[:EXTREME],
-            "last removed": order.removed[-EXTREME:],
+            "first removed": order.removed[:extreme],
+            "last removed": order.removed[-extreme:],
             "never removed": kept,
         }
         return {
@@ -57,7 +57,7 @@ def separated(networks: Networks) -> str:
 def projected(networks: Networks, known: Callable[[nn.Module], Batches], unknown: Mapping[str, Any]) -> str:
     """Figure 4: where some known and unknown inputs lie in the heads that CircOOD removed last and first."""
     setting, base = networks.setting, networks.base(0)
-    ranking = networks.circuit(0, "ood", setting.layers * setting.heads - setting.keep)
+    ranking = networks.circuit(0, "ood", setting.to_remove)
 
     def work() -> Mapping[str, Any]:
         model = networks.load(base)

@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from evidence.asking import KNOWN_VAL, TRAIN, UNKNOWN_VAL, together
+from evidence.asking import ANSWERS, KNOWN_VAL, SHIFTED, TRAIN, UNKNOWN_VAL, together
 from evidence.methods import Row
 from evidence.networks import Networks
 from evidence.setting import Setting
@@ -46,6 +47,29 @@ def results_unit(networks: Networks, row: Row, folder: str = "") -> str:
         path.write_text(json.dumps({**found, "provenance": about}, indent=1) + "\n")
 
     return networks.units.add(f"rows/{file_name(row.method, row.seed)}", work, row.parts)
+
+
+def shifted_unit(networks: Networks, row: Row) -> str:
+    """Judge a row on corrupted inputs, and write `results/SETTING/shift/METHOD-SEED.json` (Tables 13, 14)."""
+    parts = [part.replace(ANSWERS, SHIFTED) for part in row.parts]
+    name = file_name(row.method, row.seed)
+
+    def work(place: Path) -> None:
+        by_set = {split: answer_metrics(_judged(one, None)) for split, one in together(networks, parts).items()}
+        severities = sorted({int(split.rpartition("-")[2]) for split in by_set})
+        means = {
+            severity: {
+                metric: fmean(one[metric] for split, one in by_set.items() if split.endswith(f"-{severity}"))
+                for metric in ("accuracy", "brier", "nll", "ece")
+            }
+            for severity in severities
+        }
+        said = {"method": row.method, "seed": row.seed, "severities": means, "sets": by_set}
+        path = RESULTS / networks.setting.name / "shift" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**said, "provenance": provenance(packages=["timm", "torch-uncertainty"])}) + "\n")
+
+    return networks.units.add(f"shift-rows/{name}", work, parts)
 
 
 def figures(networks: Networks, row: Row) -> dict[str, Any]:
@@ -127,7 +151,7 @@ def _detectors(networks: Networks, row: Row, said: Mapping[str, Answers]) -> Det
     train = said.get(TRAIN)
     if train is None or len(row.parts) > 1 or train.features is None or train.labels is None:
         return None
-    weight, bias = classifier_of(networks.load(row.parts[0].replace("answers/", "networks/")))
+    weight, bias = classifier_of(networks.load(row.parts[0].replace(ANSWERS, "networks/")))
     return fit_detectors(train.features, train.logits, train.labels, weight, bias)
 
 

@@ -1,12 +1,25 @@
 """The rows of the table: by method and seed, whose answers count together, and what that costs."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from evidence.asking import ask_dropout, ask_hydra, ask_network
+from torch import nn
+
+from evidence.asking import ask_hydra, ask_network, asked
 from evidence.networks import OBJECTIVES, Networks
 from hydra_ensembles import fuse
-from hydra_ensembles.baselines import ClassifierEnsemble, DeepEnsemble, LoraEnsemble, McDropout
+from hydra_ensembles.baselines import (
+    BatchEnsemble,
+    ClassifierEnsemble,
+    DeepEnsemble,
+    LoraEnsemble,
+    McDropout,
+    Mimo,
+    PackedEnsemble,
+    UnstructuredPruning,
+)
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import Member
 from hydra_ensembles.heads.cost import Cost
@@ -18,6 +31,14 @@ SEEDS_OF: dict[str, tuple[int, ...]] = {"single": SEEDS, "single+": SEEDS, "DE(D
 SEEDS_OF |= {f"hydra ({kind})": SEEDS for kind in ("Taylor", "circuit", "random heads")}
 ONE_SEED = ("DE-heads", "MC Dropout", "LoRA", "Taylor", "CircAvg", "hydra (sampled)", "hydra (joint)")
 SEEDS_OF |= dict.fromkeys(ONE_SEED, (0,))
+KINDS = {"Taylor": "taylor", "circuit": "circuit", "sampled": "sampled", "joint": "joint", "random heads": "random"}
+"""Of hydras, by how their heads are chosen; with `, N heads` behind it, a method keeps so many."""
+REBUILT: dict[str, Callable[[nn.Module, int], nn.Module]] = {
+    "Packed-Ensembles": PackedEnsemble,
+    "MIMO": lambda model, members: Mimo(model, members, input_repetition=0.5),
+    "BatchEnsemble": BatchEnsemble,
+}
+"""Baselines that rebuild the pre-trained model; a setting says which of them it has."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,8 @@ class Row:
     """Kept, as the paper's tables have it."""
     members: tuple[str, ...] = ()
     """Networks of a hydra before fusion."""
+    model: Callable[[], Any] | None = None
+    """How a network that is no member is built."""
 
 
 def row(networks: Networks, method: str, seed: int) -> Row:
@@ -50,9 +73,13 @@ def row(networks: Networks, method: str, seed: int) -> Row:
         parts = [ask_network(networks, unit, features=unit == f"networks/base-{first}") for unit in units]
         return Row(method, seed, tuple(parts), alone(units), whole)
     if method == "MC Dropout":
-        base = networks.base(first)
-        part = ask_dropout(networks, f"dropout-{seed}", base, PASSES)
-        return Row(method, seed, (part,), lambda: McDropout(networks.load(base), PASSES).cost(setting.tokens), whole)
+        unit = networks.dropping(first)
+
+        def dropping() -> McDropout:
+            return McDropout(networks.load(unit), PASSES, setting.dropout)
+
+        part = asked(networks, f"mc-dropout-{seed}", dropping, (unit,))
+        return Row(method, seed, (part,), lambda: dropping().cost(setting.tokens), whole, model=dropping)
     if method == "DE-heads":
         units = [networks.classifier(one) for one in several]
         part = ask_hydra(networks, f"classifiers-{seed}", units)
@@ -70,11 +97,17 @@ def row(networks: Networks, method: str, seed: int) -> Row:
             return ensemble.cost(setting.tokens)
 
         return Row(method, seed, tuple(ask_network(networks, unit) for unit in units), adapted, whole)
+    if method in REBUILT or method == "unstructured":
+        return _rebuilt_row(networks, method, seed)
     if method in ("Taylor", "CircAvg"):
         unit = members_of(networks, "taylor" if method == "Taylor" else "circuit", seed)[0]
         return Row(method, seed, (ask_network(networks, unit),), alone([unit]), pruned)
-    kind = {"Taylor": "taylor", "random heads": "random"}.get(method[7:-1], method[7:-1])
-    return hydra_row(networks, method, kind, seed, members_of(networks, kind, seed), f"{pruned}x{setting.members}")
+    matched = re.fullmatch(r"hydra \((.+)\)(?:, (\d+) heads)?", method)
+    assert matched is not None, f"'{method}' is not known"
+    kind = KINDS[matched[1]]
+    keep = setting.keep if matched[2] is None else int(matched[2])
+    units, heads = members_of(networks, kind, seed, keep), f"{keep / setting.layers:g}x{setting.members}"
+    return hydra_row(networks, method, named(networks, kind, keep), seed, units, heads)
 
 
 def hydra_row(
@@ -96,31 +129,66 @@ def cost_of_hydra(networks: Networks, members: Sequence[Member], mlp: str = "ave
     return network_cost(fuse(members, mlp=mlp, last_block="full"), networks.setting.load(0), networks.setting.tokens)
 
 
-def members_of(networks: Networks, kind: str, seed: int) -> list[str]:
+def _rebuilt_row(networks: Networks, method: str, seed: int) -> Row:
+    """A baseline with a network of its own."""
+    setting, first = networks.setting, 10 * seed
+
+    def start() -> Any:
+        if method == "unstructured":
+            base = networks.load(networks.base(first))
+            return UnstructuredPruning(base, setting.sparsity, "hessian", setting.calibration(base, 0))
+        return REBUILT[method](setting.load(first), setting.members)
+
+    slug = re.sub("[^a-z]", "", method.lower())
+    unit = networks.sparse(seed, start) if method == "unstructured" else networks.baseline(slug, first, start)
+
+    def build() -> Any:
+        return networks.load_method(unit, start)
+
+    part = asked(networks, f"{slug}-{seed}", build, (unit,))
+    return Row(method, seed, (part,), lambda: build().cost(setting.tokens), str(setting.heads), model=build)
+
+
+def members_of(networks: Networks, kind: str, seed: int, keep: int | None = None) -> list[str]:
     """The trained members of a kind of hydra."""
-    chosen = heads_of(networks, kind, seed)
-    return [networks.member(kind, seed, m, chosen) for m in range(networks.setting.members)]
+    chosen, name = heads_of(networks, kind, seed, keep), named(networks, kind, keep)
+    return [networks.member(name, seed, m, chosen) for m in range(networks.setting.members)]
 
 
-def heads_of(networks: Networks, kind: str, seed: int) -> str:
+def named(networks: Networks, kind: str, keep: int | None) -> str:
+    """A kind of hydra with another number of heads than usual has another name."""
+    return kind if keep in (None, networks.setting.keep) else f"{kind}{keep}"
+
+
+def heads_of(networks: Networks, kind: str, seed: int, keep: int | None = None) -> str:
     """The unit that chooses the heads of a kind of hydra."""
-    setting = networks.setting
-    remove = setting.layers * setting.heads - setting.keep
+    setting, name = networks.setting, named(networks, kind, keep)
+    keep = keep or setting.keep
     if kind == "taylor":
-        rankings = [networks.taylor(seed, sample) for sample in range(setting.members)]
-        pool = {"pool": setting.pool} if setting.taylor_scope == "global" else {}
-        chosen = networks.selection(kind, seed, rankings, how="calibration", **pool)
-    elif kind == "circuit":
-        chosen = networks.selection(kind, seed, [networks.circuit(seed, one, remove) for one in OBJECTIVES])
-    elif kind == "sampled":
-        ranking = networks.circuit(seed, "avg", setting.pool, "circuit-avg-long", networks.circuit(seed, "avg", remove))
+        # Per layer wherever that is possible at another number of heads, as the paper has it.
+        scope = setting.taylor_scope if keep == setting.keep or keep % setting.layers else "layer"
+        rankings = [networks.taylor(seed, sample, keep, scope) for sample in range(setting.members)]
+        pool = {"pool": setting.pool} if scope == "global" else {}
+        return networks.selection(name, seed, rankings, how="calibration", keep=keep, **pool)
+    if kind == "circuit":
+        rankings = [networks.circuit(seed, one, setting.to_remove) for one in OBJECTIVES]
+        return networks.selection(name, seed, rankings, keep=keep)
+    if kind == "sampled":
         # Five, for the claim on their number; the first three are the same as of three.
-        chosen = networks.selection(kind, seed, [ranking], how="sample", pool=setting.pool, members=MOST_MEMBERS)
-    elif kind == "joint":
-        ranking = networks.circuit(seed, "avg", remove)
-        chosen = networks.selection(kind, seed, [ranking], how="joint")
-    elif kind == "random":
-        chosen = networks.random_heads(seed)
-    else:
-        raise KeyError(kind)
-    return chosen
+        ranking = long_ranking(networks, seed)
+        return networks.selection(
+            name, seed, [ranking], how="sample", pool=setting.pool, members=MOST_MEMBERS, keep=keep
+        )
+    if kind == "joint":
+        ranking = networks.circuit(seed, "avg", setting.to_remove)
+        return networks.selection(name, seed, [ranking], how="joint", keep=keep)
+    if kind == "random":
+        return networks.random_heads(name, seed, keep)
+    raise KeyError(kind)
+
+
+def long_ranking(networks: Networks, seed: int) -> str:
+    """CircAvg, searched on until a pool is removed (B.5)."""
+    setting = networks.setting
+    shorter = networks.circuit(seed, "avg", setting.to_remove)
+    return networks.circuit(seed, "avg", setting.pool, "circuit-avg-long", shorter)

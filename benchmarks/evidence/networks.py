@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from evidence.setting import Setting
@@ -26,6 +27,7 @@ from hydra_ensembles.members.trainee import Trainee
 OBJECTIVES = ("avg", "acc", "ood")
 """The member of CircAvg comes first: it is a row of its own."""
 RANK, ALPHA = 4, 8.0
+WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,39 @@ class Networks:
     def ranking(self, name: str) -> HeadRanking:
         return HeadRanking.load(self.units.directory(name) / "ranking.json")
 
+    def load_method(self, name: str, start: Callable[[], Any]) -> Any:
+        """A baseline that is no member, with the weights that a unit left."""
+        method = start()
+        method.load_state_dict(load_file(self.units.directory(name) / "member" / WEIGHTS))
+        return method.eval()
+
+    def unpruned(self, seed: int) -> Member:
+        """The pre-trained model with all heads."""
+        model = self.setting.load(seed)
+        return prune(model, HeadSet.all(model))
+
     def base(self, seed: int) -> str:
-        """All of the pre-trained model, trained on all rows."""
-        setting = self.setting
+        """All of the pre-trained model, trained on all rows; without a recipe, as it is."""
+        if self.setting.base is None:
 
-        def start() -> Member:
-            model = setting.load(seed)
-            return prune(model, HeadSet.all(model))
+            def keep(place: Path) -> None:
+                self.unpruned(seed).save(place / "member")
 
-        return self._trained("base", seed, start, setting.train, setting.base)
+            return self.units.add(f"networks/base-{seed}", keep)
+        return self._trained("base", seed, lambda: self.unpruned(seed), self._from_nothing())
 
-    def plus(self, seed: int) -> str:
+    def dropping(self, seed: int) -> str:
+        """What MC Dropout asks: the base network, or, where that has no dropout, another one trained with some."""
+        if self.setting.dropout is None:
+            return self.base(seed)
+        return self._trained(
+            "dropout", seed, lambda: self.unpruned(seed), self._from_nothing(dropout=self.setting.dropout)
+        )
+
+    def plus(self, seed: int, kind: str = "plus", **recipe: Any) -> str:
         """A base network put through the training that follows pruning: the control."""
         base = self.base(seed)
-        return self._trained("plus", seed, lambda: self.load(base), self.setting.tune, self.setting.post, (base,))
+        return self._trained(kind, seed, lambda: self.load(base), self._after_pruning(**recipe), (base,))
 
     def classifier(self, seed: int) -> str:
         """The encoder of a `single` with a new classifier, the only part that is trained, on all rows."""
@@ -65,17 +86,23 @@ class Networks:
             draw_classifier(member, seed)
             return member
 
-        recipe = replace(self.setting.base, head_only=True)
-        return self._trained("classifier", seed, start, self.setting.train, recipe, (base,))
+        return self._trained("classifier", seed, start, self._from_nothing(head_only=True), (base,))
 
     def lora(self, seed: int) -> str:
         """The pre-trained model with LoRA matrices, trained on all rows; they are then part of its weights."""
 
         def start() -> Trainee:
-            model = self.setting.load(seed)
-            return LoraTrainee(prune(model, HeadSet.all(model)), RANK, ALPHA, seed)
+            return LoraTrainee(self.unpruned(seed), RANK, ALPHA, seed)
 
-        return self._trained("lora", seed, start, self.setting.train, self.setting.base)
+        return self._trained("lora", seed, start, self._from_nothing())
+
+    def baseline(self, kind: str, seed: int, start: Callable[[], Any]) -> str:
+        """A method that rebuilds the pre-trained model, trained on all rows."""
+        return self._trained(kind, seed, start, self._from_nothing())
+
+    def sparse(self, seed: int, start: Callable[[], Any]) -> str:
+        """A base network without single weights, trained as pruned members are."""
+        return self._trained("sparse", seed, start, self._after_pruning(), (self.base(10 * seed),))
 
     def pruned(self, seed: int, m: int, head_sets: str, base: int | None = None) -> Member:
         """Member m with the heads of a unit that chose them, before any training."""
@@ -84,12 +111,19 @@ class Networks:
     def member(self, kind: str, seed: int, m: int, head_sets: str, base: int | None = None, **recipe: Any) -> str:
         """The same, trained; `base` is another network than `single`, `recipe` changes the training."""
         after = (self.base(10 * seed if base is None else base), head_sets)
-        post = replace(self.setting.post, **recipe)
 
         def start() -> Member:
             return self.pruned(seed, m, head_sets, base)
 
-        return self._trained(kind, 10 * seed + m, start, self.setting.tune, post, after)
+        return self._trained(kind, 10 * seed + m, start, self._after_pruning(**recipe), after)
+
+    def pretrained_member(self, kind: str, seed: int, m: int, head_sets: str) -> str:
+        """Member m from the pre-trained model instead of the trained one: pruned, then trained on all rows."""
+
+        def start() -> Member:
+            return prune(self.unpruned(10 * seed + m), self.head_sets(head_sets)[m])
+
+        return self._trained(kind, 10 * seed + m, start, self._from_nothing(), (head_sets,))
 
     def varied(self, name: str, m: int, head_sets: str, like: str, order: int, dropout: int) -> str:
         """Member m of seed 0 whose batches come in the order of one seed and whose dropout draws from another.
@@ -102,8 +136,8 @@ class Networks:
             def ordered(model: nn.Module, seed: int) -> Batches:
                 return self.setting.tune(model, order)
 
-            rate = self.units.done(like)["rate"]
-            return self._train(place, self.pruned(0, m, head_sets), dropout, rate, ordered, self.setting.post)
+            training = replace(self._after_pruning(), data=ordered)
+            return self._train(place, self.pruned(0, m, head_sets), dropout, self.units.done(like)["rate"], training)
 
         return self.units.add(f"networks/{name}", work, (base, head_sets, like))
 
@@ -145,19 +179,18 @@ class Networks:
             f"rankings/{name or f'circuit-{objective}'}-{seed}", work, (base,) if onward is None else (base, onward)
         )
 
-    def taylor(self, seed: int, sample: int, keep: int | None = None) -> str:
+    def taylor(self, seed: int, sample: int, keep: int, scope: str) -> str:
         """A Taylor ranking on one of the disjoint samples; per layer it holds for one number of heads."""
         base, setting = self.base(10 * seed), self.setting
-        is_global = setting.taylor_scope == "global"
-        remove = setting.pool if is_global else setting.heads - (keep or setting.keep) // setting.layers
+        remove = setting.pool if scope == "global" else setting.heads - keep // setting.layers
 
         def work(place: Path) -> None:
             model = self.load(base)
             data = setting.calibration(model, sample)
-            taylor_ranking(model, data, remove, scope=setting.taylor_scope).save(place / "ranking.json")
+            taylor_ranking(model, data, remove, scope=scope).save(place / "ranking.json")
 
-        name = f"taylor-{seed}-{sample}" if keep is None or is_global else f"taylor{keep}-{seed}-{sample}"
-        return self.units.add(f"rankings/{name}", work, (base,))
+        usual = scope == "global" or keep == setting.keep
+        return self.units.add(f"rankings/taylor{'' if usual else keep}-{seed}-{sample}", work, (base,))
 
     def selection(self, kind: str, seed: int, rankings: Sequence[str], **how: Any) -> str:
         """Head sets of all members, from rankings or by a joint search (`how="joint"`)."""
@@ -178,33 +211,37 @@ class Networks:
 
         return self.units.add(f"heads/{kind}-{seed}", work, (base, *rankings))
 
-    def random_heads(self, seed: int) -> str:
-        """Head sets drawn at random, of the usual size in all."""
+    def random_heads(self, kind: str, seed: int, keep: int) -> str:
+        """Head sets drawn at random, of one size."""
         base, setting = self.base(10 * seed), self.setting
 
         def work(place: Path) -> None:
             every = HeadSet.all(self.load(base).model)
             heads = list(every)
             sets = [
-                every.without(random.Random(1000 * seed + m).sample(heads, len(heads) - setting.keep))
+                every.without(random.Random(1000 * seed + m).sample(heads, len(heads) - keep))
                 for m in range(setting.members)
             ]
             (place / "selection.json").write_text(json.dumps({"members": [one.to_json() for one in sets]}) + "\n")
 
-        return self.units.add(f"heads/random-{seed}", work, (base,))
+        return self.units.add(f"heads/{kind}-{seed}", work, (base,))
+
+    def _from_nothing(self, **recipe: Any) -> "Training":
+        setting = self.setting
+        assert setting.base is not None
+        return Training(setting.train, replace(setting.base, **recipe), setting.rates)
+
+    def _after_pruning(self, **recipe: Any) -> "Training":
+        setting = self.setting
+        assert setting.post is not None
+        return Training(setting.tune, replace(setting.post, **recipe), setting.post_rates or setting.rates)
 
     def _trained(
-        self,
-        kind: str,
-        seed: int,
-        start: Callable[[], nn.Module],
-        data: Callable[[nn.Module, int], Batches],
-        recipe: Recipe,
-        after: Sequence[str] = (),
+        self, kind: str, seed: int, start: Callable[[], nn.Module], training: "Training", after: Sequence[str] = ()
     ) -> str:
         """A network trained at the rate of its kind, which is chosen once, by validation NLL, with seed 0."""
         if seed == 0:
-            tried = {rate: self._at(kind, seed, rate, start, data, recipe, after) for rate in self.setting.rates}
+            tried = {rate: self._at(kind, rate, start, training, after) for rate in training.rates}
 
             def choose(place: Path) -> Mapping[str, Any]:
                 nlls = {rate: self.units.done(name)["val_nll"] for rate, name in tried.items()}
@@ -218,49 +255,50 @@ class Networks:
         chosen = f"networks/{kind}-0"
 
         def work(place: Path) -> Mapping[str, Any]:
-            return self._train(place, start(), seed, self.units.done(chosen)["rate"], data, recipe)
+            return self._train(place, start(), seed, self.units.done(chosen)["rate"], training)
 
         return self.units.add(f"networks/{kind}-{seed}", work, (*after, chosen))
 
     def _at(
-        self,
-        kind: str,
-        seed: int,
-        rate: float,
-        start: Callable[[], nn.Module],
-        data: Callable[[nn.Module, int], Batches],
-        recipe: Recipe,
-        after: Sequence[str],
+        self, kind: str, rate: float, start: Callable[[], nn.Module], training: "Training", after: Sequence[str]
     ) -> str:
         def work(place: Path) -> Mapping[str, Any]:
-            return self._train(place, start(), seed, rate, data, recipe)
+            return self._train(place, start(), 0, rate, training)
 
-        return self.units.add(f"rates/{kind}-{seed}-{rate:g}", work, after)
+        return self.units.add(f"rates/{kind}-0-{rate:g}", work, after)
 
-    def _train(
-        self,
-        place: Path,
-        member: nn.Module,
-        seed: int,
-        rate: float,
-        data: Callable[[nn.Module, int], Batches],
-        recipe: Recipe,
-    ) -> Mapping[str, Any]:
-        settings = replace(recipe, learning_rate=rate, seed=seed)
-        trainee, more = member, {}
-        if isinstance(trainee, LoraTrainee):
-            member, more = trainee.model, {"adapter_params": sum(p.numel() for p in trainee.adapters.values())}
-        assert isinstance(member, Member)
+    def _train(self, place: Path, start: Any, seed: int, rate: float, training: "Training") -> Mapping[str, Any]:
+        """Train what a unit starts with: a member, LoRA matrices on one, or a baseline with a network of its own."""
+        settings = replace(training.recipe, learning_rate=rate, seed=seed)
+        is_baseline, more = not isinstance(start, Member | LoraTrainee), {}
+        trainee = start.network if is_baseline else start
+        if isinstance(start, LoraTrainee):
+            more = {"adapter_params": sum(p.numel() for p in start.adapters.values())}
+        like = self.setting.load(0) if is_baseline else start.model if isinstance(start, LoraTrainee) else start
         found = finetune(
             trainee,
-            data(member, seed),
-            self.setting.known_val(member),
+            training.data(like, seed),
+            self.setting.known_val(like),
             settings,
             checkpoint=place / "training",
             progress=False,
         )
-        if isinstance(trainee, LoraTrainee):
-            trainee.merge()
-        member.save(place / "member")
+        if isinstance(start, LoraTrainee):
+            start.merge()
+        if is_baseline:
+            (place / "member").mkdir(exist_ok=True)
+            save_file(start.state_dict(), place / "member" / WEIGHTS)
+        else:
+            assert isinstance(like, Member)
+            like.save(place / "member")
         last = found.evaluations[-1]
         return {"rate": rate, "val_nll": last.nll, "val_accuracy": last.accuracy, "steps": len(found.losses), **more}
+
+
+@dataclass(frozen=True)
+class Training:
+    """On which rows, how, and at which of several rates."""
+
+    data: Callable[[nn.Module, int], Batches]
+    recipe: Recipe
+    rates: tuple[float, ...]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from hydra_ensembles.report import Column, Figure, Row, Table
@@ -9,7 +10,8 @@ from hydra_ensembles.report.summaries import over_seeds
 from provenance import RESULTS
 
 METHODS = (
-    *("single", "single+", "DE(D)", "DE(D)+", "DE-heads", "MC Dropout", "LoRA", "Taylor", "CircAvg"),
+    *("single", "single+", "DE(D)", "DE(D)+", "DE-heads", "MC Dropout", "LoRA"),
+    *("Packed-Ensembles", "MIMO", "BatchEnsemble", "unstructured", "Taylor", "CircAvg"),
     *(
         "hydra (Taylor)",
         "hydra (circuit)",
@@ -42,8 +44,9 @@ def read(setting: str, name: str) -> dict[str, Any]:
 
 
 def ordered(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of the table in their order."""
-    return {**summary, "methods": {name: summary["methods"][name] for name in METHODS if name in summary["methods"]}}
+    """The rows of the table in their order, others behind them."""
+    names = dict.fromkeys([*(name for name in METHODS if name in summary["methods"]), *summary["methods"]])
+    return {**summary, "methods": {name: summary["methods"][name] for name in names}}
 
 
 def main_table(summary: Mapping[str, Any], title: str) -> Table:
@@ -63,6 +66,8 @@ def difference_table(found: Mapping[str, Any]) -> Table:
     """Paired differences in points, with 95 % intervals over test rows."""
     points = [Column("accuracy", "Acc"), Column("auroc", "AUROC", "OOD"), Column("auroc_near", "near", "OOD")]
     points += [Column("auroc_far", "far", "OOD"), Column("fpr95", "FPR95", "OOD")]
+    more = [key for key in next(iter(found.values()), {}) if key.startswith("auroc_without")]
+    points += [Column(key, key.removeprefix("auroc_").replace("_", " "), "OOD") for key in more]
     columns = [Column(c.key, c.heading, c.group, factor=100, signed=True) for c in points]
     columns += [Column("nll", "NLL", decimals=3, signed=True), Column("ece", "ECE", decimals=3, signed=True)]
     rows = [
@@ -105,6 +110,22 @@ def tempered_table(summary: Mapping[str, Any]) -> Table:
     ]
     rows = [Row(name, {c.key: _cell(found.get(c.key)) for c in columns}) for name, found in summary["methods"].items()]
     return Table(columns, rows, title="Temperature")
+
+
+def shift_table(found: Mapping[str, Mapping[str, Any]], metric: str, title: str) -> Table:
+    """A metric on corrupted inputs by severity, and the mean over all (Tables 13, 14)."""
+    percent = metric == "accuracy"
+    severities = sorted({severity for sets in found.values() for severity in sets})
+    shape: dict[str, Any] = {"better": "higher" if percent else "lower", "decimals": 2 if percent else 3}
+    columns = [
+        Column(f"{severity}", f"severity {severity}", factor=100 if percent else 1, **shape) for severity in severities
+    ]
+    columns.append(Column("mean", "mean", factor=100 if percent else 1, **shape))
+    rows = []
+    for method, sets in found.items():
+        values = {severity: float(sets[severity][metric]) for severity in severities}
+        rows.append(Row(method, {**{s: Figure(v) for s, v in values.items()}, "mean": Figure(fmean(values.values()))}))
+    return Table(columns, rows, title=title)
 
 
 def claims_table(summary: Mapping[str, Any], names: Sequence[str], title: str) -> Table:

@@ -4,19 +4,25 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from evidence.page import read
 from hydra_ensembles.report.drawing import new_figure, styled
-from hydra_ensembles.report.looks import LIGHT, look
+from hydra_ensembles.report.looks import LIGHT, MARKERS, look
 
 METRICS = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95 (lower is better)", "aupr": "AUPR"}
+COSTS = "cost.png"
+Pictures: TypeAlias = Mapping[str, tuple[str, Callable[[], Any]]]
+"""By file name, a title and what draws it."""
 _SWEPT = re.compile(r"(CircAvg|Taylor) (\d+) heads(, no training)?")
 
 
-def pictures(setting: str, claims: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[], Any]]]:
-    """By file name, the title and how it is drawn: every figure whose results are there."""
+def pictures(setting: str, summary: Mapping[str, Any], claims: Mapping[str, Any]) -> Pictures:
+    """By file name, its title and how it is drawn: every figure whose results are there."""
     found: dict[str, tuple[str, Callable[[], Any]]] = {}
+    if "single" in summary["methods"]:
+        title = "OOD AUROC against cost; upright lines are one standard deviation over seeds, where there are several"
+        found[COSTS] = title, partial(draw_costs, summary["methods"])
     if planes := read(setting, "projections"):
         title = "Outputs of the heads that CircOOD removed last (above) and first (below), by PCA (Figure 4)"
         found["figure-4.png"] = title, lambda: draw_planes(planes)
@@ -31,7 +37,7 @@ def pictures(setting: str, claims: Mapping[str, Any]) -> dict[str, tuple[str, Ca
     return found
 
 
-def draw_all(found: Mapping[str, tuple[str, Callable[[], Any]]], folder: Path) -> None:
+def draw_all(found: Pictures, folder: Path) -> None:
     """Every picture as PNG."""
     with styled():
         for name, (_, draw) in found.items():
@@ -39,9 +45,9 @@ def draw_all(found: Mapping[str, tuple[str, Callable[[], Any]]], folder: Path) -
             draw().savefig(folder / name, dpi=110, metadata={"Software": None})
 
 
-def as_markdown(found: Mapping[str, tuple[str, Callable[[], Any]]], folder: str) -> list[str]:
-    """Every picture where the page shows it."""
-    return [f"**{title}.**\n\n![{title}]({folder}/{name})" for name, (title, _) in found.items()]
+def as_markdown(found: Pictures, folder: str) -> dict[str, str]:
+    """Every picture as the page shows it, by file name."""
+    return {name: f"**{title}.**\n\n![{title}]({folder}/{name})" for name, (title, _) in found.items()}
 
 
 def swept_heads(methods: Mapping[str, Any]) -> dict[str, dict[bool, dict[int, Mapping[str, float]]]]:
@@ -53,6 +59,28 @@ def swept_heads(methods: Mapping[str, Any]) -> dict[str, dict[bool, dict[int, Ma
             lines = found.setdefault(method, {False: {}, True: {}})
             lines[untrained is None][int(heads)] = {metric: figures[metric]["mean"] for metric in METRICS}
     return found
+
+
+def draw_costs(methods: Mapping[str, Any]) -> Any:
+    """OOD AUROC against multiply-adds, every method; upright lines are the standard deviation over seeds."""
+    figure = new_figure(7.2, 4.2)
+    panel = figure.subplots()
+    single = methods["single"]["mult_adds"]["mean"]
+    for place, (name, found) in enumerate(methods.items()):
+        cost, quality, style = found["mult_adds"]["mean"] / single, found["auroc"], look(place)
+        if quality.get("std"):
+            low, high = quality["mean"] - quality["std"], quality["mean"] + quality["std"]
+            panel.plot([cost, cost], [low, high], color=style.colour, linewidth=1.2)
+        face = "none" if place >= len(MARKERS) else style.colour
+        dot: dict[str, Any] = {"color": style.colour, "marker": style.marker, "mfc": face, "ms": 7, "ls": ""}
+        panel.plot([cost], [quality["mean"]], label=name, **dot)
+    panel.set_xscale("log")
+    ticks = [1, 2, 3, 5, 10]
+    panel.set_xticks(ticks, [f"{tick}x" for tick in ticks])
+    panel.minorticks_off()
+    panel.set(xlabel="multiply-adds of one input, in those of single", ylabel="average OOD AUROC (%)")
+    figure.legend(*panel.get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    return figure
 
 
 def draw_sweep(lines: Mapping[str, Mapping[int, Mapping[str, float]]], single: Mapping[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """A setting: the pre-trained model, its data and its training, on which all methods are compared."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import nn
@@ -38,18 +38,45 @@ class Setting:
     """By name of a column: the sets that are known inputs there."""
     groups: Mapping[str, tuple[str, ...]]
     """`near` and `far`, which make the average, and `apart`."""
-    base: Recipe
-    post: Recipe
+    base: Recipe | None
+    """None: the pre-trained model is taken as it is, and nothing is trained."""
+    post: Recipe | None
     """The training after pruning, which controls get too."""
     rates: tuple[float, ...]
+    """Learning rates of whatever starts from the pre-trained model."""
     layers: int
     heads: int
     """Of each layer, before pruning."""
     keep: int
     pool: int
     """Heads that a ranking removes of which members lose some (B.5: R)."""
+    post_rates: tuple[float, ...] | None = None
+    """Those of the training after pruning; None: the same."""
+    swept: tuple[int, ...] = ()
+    """Heads kept in Figures 5 and 6."""
+    removed: int | None = None
+    """Heads that a circuit's ranking removes; None: all but those kept."""
     taylor_scope: str = "layer"
     """`"layer"`: a Taylor ranking removes as many heads in every layer; `"global"`: wherever they count least."""
+    more_methods: tuple[str, ...] = ()
+    """Rows of the table that only this setting has, of one seed."""
+    sparsity: float = 0.0
+    """The share of weights that unstructured pruning removes."""
+    dropout: float | None = None
+    """Of MC Dropout; None: the pre-trained model has dropout of its own, and `single` is asked with it."""
+    shifts: Callable[[nn.Module], Mapping[str, Batches]] | None = None
+    """Corrupted test sets by name, `corruption/severity`."""
+    averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """More averages of AUROC, by name: over these unknown sets."""
     tokens: int | None = None
     """Of an input whose multiply-adds are counted."""
     members: int = 3
+
+    @property
+    def all_heads(self) -> int:
+        return self.layers * self.heads
+
+    @property
+    def to_remove(self) -> int:
+        """Heads that a circuit's ranking removes."""
+        return self.all_heads - self.keep if self.removed is None else self.removed

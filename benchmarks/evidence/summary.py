@@ -27,13 +27,16 @@ def summary_of(
     groups: Mapping[str, Any],
     latency: Mapping[str, float],
     score: str = SCORE,
+    averages: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, Any]:
-    """All methods in a column of known tests, unknown inputs told by a score."""
+    """All methods in a column of known tests, unknown inputs told by a score; `averages` are more of AUROC by name."""
     values: dict[str, dict[str, list[float]]] = {}
     heads: dict[str, str] = {}
     for (method, _), result in results.items():
         heads[method] = result["heads"]
-        for metric, value in _flat(result, column, groups, score):
+        flat = dict(_flat(result, column, groups, score))
+        flat |= {name: fmean(flat[f"auroc/{one}"] for one in sets) for name, sets in (averages or {}).items()}
+        for metric, value in flat.items():
             values.setdefault(method, {}).setdefault(metric, []).append(value)
     methods: dict[str, dict[str, Any]] = {}
     for method, metrics in values.items():

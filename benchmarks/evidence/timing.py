@@ -6,15 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evidence.methods import PASSES, SEEDS_OF, members_of
+from evidence.methods import SEEDS_OF, members_of, row
 from evidence.networks import Networks
 from hydra_ensembles import fuse
 from hydra_ensembles.backbones import Inputs
-from hydra_ensembles.baselines import DeepEnsemble, McDropout
+from hydra_ensembles.baselines import DeepEnsemble
 from hydra_ensembles.evaluation import interleaved
 from hydra_ensembles.evaluation.latency import sample_inputs
-
-KINDS = {"Taylor": "taylor", "circuit": "circuit", "sampled": "sampled", "joint": "joint", "random heads": "random"}
 
 
 def timed(networks: Networks, batch: int, rounds: int) -> Mapping[str, Any]:
@@ -23,7 +21,7 @@ def timed(networks: Networks, batch: int, rounds: int) -> Mapping[str, Any]:
     base = networks.load(networks.base(0))
     inputs: Inputs = sample_inputs(base.model, batch, setting.tokens)
     runs: dict[str, Callable[[], Tensor]] = {}
-    for method in SEEDS_OF:
+    for method in (*SEEDS_OF, *setting.more_methods):
         runs[method] = _asking(_model(networks, method), inputs)
     with torch.inference_mode():
         timings = list(interleaved(runs, rounds))[-1]
@@ -47,11 +45,11 @@ def _model(networks: Networks, method: str) -> nn.Module:
         return DeepEnsemble([base]).eval()
     if method in ("DE(D)", "DE(D)+", "LoRA"):
         return DeepEnsemble([networks.load(networks.base(m)) for m in range(number)]).eval()
-    if method == "MC Dropout":
-        return McDropout(base, PASSES).eval()
+    if (build := row(networks, method, 0).model) is not None:
+        return build().eval()  # type: ignore[no-any-return]
     if method == "DE-heads":
         return fuse([networks.load(networks.classifier(m)) for m in range(number)])
     if method in ("Taylor", "CircAvg"):
         unit = members_of(networks, "taylor" if method == "Taylor" else "circuit", 0)[0]
         return DeepEnsemble([networks.load(unit)]).eval()
-    return fuse([networks.load(unit) for unit in members_of(networks, KINDS[method[7:-1]], 0)])
+    return fuse([networks.load(unit) for unit in row(networks, method, 0).members])

@@ -55,10 +55,12 @@ CLAIMS = [
 ]
 VARIANTS: dict[str, Callable[[Networks, int], Row]] = {
     "grouped": claims.grouped,
-    "smoothing": claims.smoothed,
+    "smoothing": lambda networks, seed: claims.trained_otherwise(
+        networks, seed, "smoothing 0.1", "smooth", label_smoothing=0.1
+    ),
     "own bases": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "average"),
     "own bases, grouped": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "grouped"),
-    "48 heads": lambda networks, seed: claims.more_heads(networks, seed, 48),
+    "48 heads": lambda networks, seed: row(networks, "hydra (circuit), 48 heads", seed),
     "own bases, 48 heads, grouped": lambda networks, seed: claims.own_bases(networks, seed, 48, "grouped"),
     "trunk": lambda networks, seed: claims.trunk(networks, seed, 3, 18),
 }

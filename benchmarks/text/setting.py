@@ -107,5 +107,6 @@ SETTING = Setting(
     heads=12,
     keep=36,
     pool=50,
+    swept=(60, 48, 36, 24),
     tokens=MAX_TOKENS,
 )

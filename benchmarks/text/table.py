@@ -22,7 +22,7 @@ from evidence.page import (
     sets_table,
     tempered_table,
 )
-from evidence.pictures import as_markdown, draw_all, pictures
+from evidence.pictures import COSTS, as_markdown, draw_all, pictures
 from evidence.summary import results_of, summary_of
 from hydra_ensembles.report import Column, Figure, Row, Table, paper_table
 from provenance import RESULTS
@@ -65,7 +65,8 @@ def page() -> str:
     """The README."""
     results = results_of(NAME)
     first, both, claims = summaries()
-    parts = [OPENING.format(hours=read(NAME, "hours").get("hours", 0.0))]
+    shown = as_markdown(pictures(NAME, first, claims), PICTURES.name)
+    parts = [OPENING.format(hours=read(NAME, "hours").get("hours", 0.0)), shown.pop(COSTS)]
     parts += [main_table(first, "Known test: GLUE validation").markdown()]
     parts += [main_table(both, "Known test: GLUE validation and SST-2 test").markdown()]
     if found := read(NAME, "compared"):
@@ -76,7 +77,7 @@ def page() -> str:
         parts += [formatting_table(found["detectors"]).markdown()]
     parts += [score_table(results, FIRST, METHODS).markdown(), tempered_table(first).markdown()]
     parts += [claims_table(claims, names, title).markdown() for title, names in claims_of(claims).items()]
-    parts += as_markdown(pictures(NAME, claims), PICTURES.name)
+    parts += list(shown.values())
     return "\n\n".join(part for part in parts if part.strip()) + "\n"
 
 
@@ -129,7 +130,8 @@ def as_json() -> str:
 def main() -> None:
     (RESULTS / NAME / "summary.json").write_text(as_json())
     README.write_text(page())
-    draw_all(pictures(NAME, summaries()[2]), PICTURES)
+    first, _, claims = summaries()
+    draw_all(pictures(NAME, first, claims), PICTURES)
     print("wrote benchmarks/results/text/summary.json, benchmarks/text/README.md and its pictures")
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from evidence import claims as claimed
 from evidence import judging, summary
 from evidence.comparing import compared
-from evidence.methods import SEEDS_OF, row
+from evidence.methods import REBUILT, SEEDS_OF, row
 from evidence.networks import Networks
 from evidence.setting import Setting
 from evidence.units import Units
@@ -64,6 +65,7 @@ def toy(place):
         heads=4,
         keep=6,
         pool=8,
+        swept=(9, 6),
         tokens=7,
     )
 
@@ -84,17 +86,104 @@ def networks(tmp_path_factory):
             *claimed.member_counts(made),
             claimed.trunk(made, 0, 1, 4),
             claimed.grouped(made, 0),
-            claimed.smoothed(made, 0),
-            claimed.more_heads(made, 0, 8),
+            claimed.trained_otherwise(made, 0, "smoothing 0.1", "smooth", label_smoothing=0.1),
+            claimed.control_otherwise(made, 0, "DE(D)+", "smoothing 0.1", "plus-smooth", label_smoothing=0.1),
+            claimed.from_pretrained(made, 0, "grouped"),
+            row(made, "hydra (circuit), 8 heads", 0),
             claimed.own_bases(made, 0, 6, "average"),
             claimed.own_bases(made, 0, 8, "grouped"),
         ]
-        with pytest.MonkeyPatch.context() as fewer:
-            fewer.setattr("evidence.claims.SWEPT", (9, 6))
-            claims += list(claimed.swept(made))
+        claims += list(claimed.swept(made))
         wanted += [judging.results_unit(made, one, "claims") for one in claims]
         made.units.run(wanted)
         yield made
+
+
+def images(seed, number=24, labels=True, shift=0.0):
+    inputs = BY_NAME["timm"].inputs(number, 0, seed) + shift
+    answer = (inputs.mean(dim=(1, 2, 3)) > 0).long() if labels else None
+    return TensorBatches(inputs, answer, batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def image_networks(tmp_path_factory):
+    place = tmp_path_factory.mktemp("images")
+
+    def load(seed):
+        model = copy.deepcopy(model_of("timm"))
+        torch.manual_seed(seed)
+        torch.nn.init.normal_(model.head.weight)
+        return model
+
+    shifts = {f"noise/{s}": images(30 + s) for s in (1, 2)} | {f"blur/{s}": images(40 + s) for s in (1, 2)}
+    setting = replace(
+        toy(place),
+        name="images",
+        load=load,
+        train=lambda model, seed: images(0),
+        tune=lambda model, seed: images(1),
+        calibration=lambda model, sample: images(20 + sample),
+        known_val=lambda model: images(2),
+        unknown_val=lambda model: images(3, labels=False, shift=1),
+        known_search=lambda model: images(2),
+        unknown_search=lambda model: images(3, labels=False, shift=1),
+        tests=lambda model: {"first": images(4), "almost": images(5, labels=False), "noise": images(6, labels=False)},
+        known_tests={"first": ("first",)},
+        groups={"near": ("almost",), "far": ("noise",), "apart": ()},
+        tokens=None,
+        taylor_scope="global",
+        removed=7,
+        post_rates=(1e-2,),
+        more_methods=tuple(REBUILT),
+        sparsity=0.2,
+        dropout=0.1,
+        shifts=lambda model: shifts,
+        averages={"auroc_without_noise": ("almost",)},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (judging, summary):
+            patch.setattr(module, "RESULTS", place / "results")
+        made = Networks(setting, Units(setting.kept))
+        methods = (
+            "single",
+            "MC Dropout",
+            "LoRA",
+            "hydra (Taylor)",
+            "hydra (Taylor), 6 heads",
+            "hydra (circuit), 5 heads",
+        )
+        rows = [row(made, method, 0) for method in (*methods, *REBUILT, "unstructured")]
+        wanted = [judging.results_unit(made, one) for one in rows] + [judging.shifted_unit(made, one) for one in rows]
+        made.units.run(wanted)
+        yield made
+
+
+def test_baselines_with_networks_of_their_own_are_trained_kept_and_judged(image_networks):
+    groups = image_networks.setting.groups
+    found = summary.summary_of(
+        summary.results_of("images"), "first", groups, {}, averages=image_networks.setting.averages
+    )["methods"]
+    assert set(REBUILT) < set(found)
+    assert found["MIMO"]["mult_adds"]["mean"] < found["BatchEnsemble"]["mult_adds"]["mean"]
+    assert found["unstructured"]["params"]["mean"] < found["single"]["params"]["mean"]
+    for metrics in found.values():
+        assert metrics["auroc_without_noise"] == metrics["auroc/almost"]
+    built = row(image_networks, "BatchEnsemble", 0).model()
+    kept = load_file(image_networks.units.directory("networks/batchensemble-0") / "member" / "weights.safetensors")
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in built.state_dict().items())
+
+
+def test_corrupted_inputs_are_judged_by_severity(image_networks):
+    path = image_networks.units.root.parent / "results" / "images" / "shift" / "mimo-0.json"
+    found = json.loads(path.read_text())
+    assert set(found["severities"]) == {"1", "2"}
+    pair = [found["sets"][f"{name}-1"]["accuracy"] for name in ("noise", "blur")]
+    assert found["severities"]["1"]["accuracy"] == pytest.approx(sum(pair) / 2)
+
+
+def test_differences_of_other_averages_are_those_of_their_sets(image_networks):
+    found = compared(image_networks, [("LoRA", "single")], [0])["LoRA minus single"]
+    assert found["auroc_without_noise"] == found["auroc_near"]
 
 
 def test_every_row_has_every_figure(networks):

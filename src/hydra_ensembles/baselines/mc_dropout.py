@@ -18,23 +18,24 @@ from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import own_logits
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune
+from hydra_ensembles.members.trainee import Trainee
 
 
 class McDropout(nn.Module):
     """`passes` answers of one network, each with other units dropped.
 
-    `p` is set on every dropout layer of the network; None leaves them as they are, and a network whose dropout is 0
-    everywhere, as timm builds it, is refused: its answers would be the same M times. Every batch is dropped from with
-    the same seed, so answers depend on how rows are batched.
+    `p` is set on the dropout layers that a recipe's `dropout` sets: those inside the blocks, but for attention weights.
+    None leaves all as they are, and a network whose dropout is 0 everywhere, as timm builds it, is refused: its answers
+    would be the same M times. Every batch is dropped from with the same seed, so answers depend on how it is batched.
     """
 
     def __init__(self, network: nn.Module, passes: int = 10, p: float | None = None, seed: int = 0):
         super().__init__()
         self.network, self.passes, self.seed = network, passes, seed
-        layers = [layer for layer in network.modules() if isinstance(layer, nn.Dropout)]
-        for layer in layers if p is not None else []:
-            layer.p = float(p or 0)
-        if not any(layer.p > 0 for layer in layers):
+        if p is not None:
+            for layer in Trainee(network).dropouts():
+                layer.p = p
+        if not any(layer.p > 0 for layer in network.modules() if isinstance(layer, nn.Dropout)):
             raise BaselineError(f"{type(network).__name__} has no dropout to keep on; give p=0.1")
 
     def fit(self, train: Data, val: Data | None, recipe: Recipe | str, **options: Any) -> None:

@@ -114,7 +114,7 @@ class Trainee(nn.Module):
         trained = self.trained(recipe)
         moving = {id(parameter) for parameter in trained.values()}
         frozen = [p for p in self.model.parameters() if p.requires_grad and id(p) not in moving]
-        dropouts = [] if recipe.dropout is None else [(layer, layer.p) for layer in self._dropouts()]
+        dropouts = [] if recipe.dropout is None else [(layer, layer.p) for layer in self.dropouts()]
         try:
             for parameter in frozen:
                 parameter.requires_grad_(False)
@@ -131,7 +131,7 @@ class Trainee(nn.Module):
                 parameter.grad = None
             self.eval()
 
-    def _dropouts(self) -> Iterator[nn.Dropout]:
+    def dropouts(self) -> Iterator[nn.Dropout]:
         """Dropout layers inside the blocks, but for attention weights; a hydra has none."""
         for block in self.tower.blocks:
             path = getattr(block, "path", "").split(" ")[0]
