@@ -29,6 +29,8 @@ def swept(networks: Networks, trained: bool = True) -> Iterator[Row]:
     setting = networks.setting
     for keep in setting.swept:
         for name, kind in (("CircAvg", "circuit"), ("Taylor", "taylor")):
+            if kind == "taylor" and setting.taylor_scope == "layer" and keep % setting.layers:
+                continue
             is_usual = keep == setting.keep
             if is_usual:
                 chosen = heads_of(networks, kind, 0)

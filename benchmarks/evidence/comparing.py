@@ -24,14 +24,15 @@ WANTED |= {"auroc_far": ("ood/msp", "far")}
 def compared(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> dict[str, Any]:
     """By pair and metric: the mean difference over seeds as a fraction, its interval, and every seed's difference."""
     known: dict[str, tuple[dict[str, float], dict[str, Tensor]]] = {}
-    averages = networks.setting.averages
+    averages, groups = networks.setting.averages, networks.setting.groups
+    wanted = {m: place for m, place in WANTED.items() if groups.get(m.removeprefix("auroc_"), True)}
 
     def of(method: str, seed: int) -> tuple[dict[str, float], dict[str, Tensor]]:
         name = file_name(method, seed)
         if name not in known:
             found = Evaluation.load(networks.units.directory(f"rows/{name}") / "evaluation")
-            figures = {m: found.figures[part][row][m.partition("_")[0]] for m, (part, row) in WANTED.items()}
-            moved = {m: found.resampled[part][row][m.partition("_")[0]] for m, (part, row) in WANTED.items()}
+            figures = {m: found.figures[part][row][m.partition("_")[0]] for m, (part, row) in wanted.items()}
+            moved = {m: found.resampled[part][row][m.partition("_")[0]] for m, (part, row) in wanted.items()}
             for average, sets in averages.items():
                 figures[average] = fmean(found.figures["ood/msp"][one]["auroc"] for one in sets)
                 moved[average] = torch.stack([found.resampled["ood/msp"][one]["auroc"] for one in sets]).mean(dim=0)
@@ -53,6 +54,6 @@ def compared(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequen
                 ),
                 "by_seed": [a[0][metric] - b[0][metric] for a, b in zip(one, other, strict=True)],
             }
-            for metric in (*WANTED, *averages)
+            for metric in (*wanted, *averages)
         }
     return said

@@ -6,11 +6,13 @@ hold if the whole interval lies elsewhere, and else it is undecided.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from evidence.page import read
 from hydra_ensembles.report import Column, Row, Table
 
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "evidence.md"
 HOLDS, FAILS, UNDECIDED, MISSING = "holds", "does not hold here", "undecided", "not measured yet"
 
 
@@ -32,6 +34,7 @@ class Claim:
     look: Callable[[str], Found | None]
     """From a setting's name; None where its results are not there yet."""
     file: str
+    """Of the setting, or, with a folder before it, any."""
 
 
 def difference_claim(
@@ -92,5 +95,14 @@ def ledger(setting: str, claims: Sequence[Claim]) -> Table:
     for claim in claims:
         found = claim.look(setting) or Found("", MISSING)
         cells = {"where": claim.where, "paper": claim.paper, "ours": found.ours or None, "verdict": found.verdict}
-        rows.append(Row(claim.says, {**cells, "file": f"{setting}/{claim.file}.json"}))
+        file = claim.file if "/" in claim.file else f"{setting}/{claim.file}.json"
+        rows.append(Row(claim.says, {**cells, "file": file}))
     return Table(columns, rows, row_heading="claim")
+
+
+def write_ledger(setting: str, table: str) -> None:
+    """Put a setting's table where docs/evidence.md has it."""
+    start, end = f"<!-- {setting}-ledger -->", f"<!-- /{setting}-ledger -->"
+    before, rest = DOCS.read_text().split(start)
+    DOCS.write_text(f"{before}{start}\n{table}\n{end}{rest.split(end)[1]}")
+    print("wrote the ledger into docs/evidence.md")

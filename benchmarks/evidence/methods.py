@@ -70,7 +70,9 @@ def row(networks: Networks, method: str, seed: int) -> Row:
     if method in ("single", "single+", "DE(D)", "DE(D)+"):
         make = networks.plus if method.endswith("+") else networks.base
         units = [make(one) for one in (several if method.startswith("DE") else [first])]
-        parts = [ask_network(networks, unit, features=unit == f"networks/base-{first}") for unit in units]
+        # Detectors look at the features of training rows, of `single` alone.
+        looked_at = None if setting.base is None else f"networks/base-{first}"
+        parts = [ask_network(networks, unit, features=unit == looked_at) for unit in units]
         return Row(method, seed, tuple(parts), alone(units), whole)
     if method == "MC Dropout":
         unit = networks.dropping(first)

@@ -49,10 +49,13 @@ def ordered(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {**summary, "methods": {name: summary["methods"][name] for name in names}}
 
 
-def main_table(summary: Mapping[str, Any], title: str) -> Table:
-    """All methods with answers, unknown inputs and cost."""
-    rows = [Row(name, {c.key: _cell(found.get(c.key)) for c in MAIN}) for name, found in summary["methods"].items()]
-    return Table(MAIN, rows, title=title, caption="Best in bold, second best underlined.")
+def main_table(summary: Mapping[str, Any], title: str, averages: Mapping[str, str] | None = None) -> Table:
+    """All methods with answers, unknown inputs and cost; `averages` are more of AUROC, with their headings."""
+    at = [column.key for column in MAIN].index("auroc") + 1
+    more = [Column(key, heading, "OOD average", better="higher") for key, heading in (averages or {}).items()]
+    columns = [*MAIN[:at], *more, *MAIN[at:]]
+    rows = [Row(name, {c.key: _cell(found.get(c.key)) for c in columns}) for name, found in summary["methods"].items()]
+    return Table(columns, rows, title=title, caption="Best in bold, second best underlined.")
 
 
 def sets_table(summary: Mapping[str, Any], sets: Sequence[str], title: str, metric: str = "auroc") -> Table:
@@ -141,6 +144,34 @@ def claims_table(summary: Mapping[str, Any], names: Sequence[str], title: str) -
         if name in summary["methods"]
     ]
     return Table(columns, rows, title=title)
+
+
+def claims_of(claims: Mapping[str, Any], more: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """By title, the rows of each claim that are there; `more` are claims of one setting."""
+    names = list(claims["methods"])
+    wanted: dict[str, Sequence[str]] = {
+        "Heads removed, nothing trained (Tables 4, 6)": ["single", *(n for n in names if n.endswith("no training"))],
+        "Heads kept, before and after training (Figures 5, 6)": [
+            n for n in names if " heads" in n and n.startswith(("CircAvg", "Taylor"))
+        ],
+        "Members fused and not (Table 11)": [
+            *("hydra (circuit)", "hydra (circuit), not fused", "hydra (Taylor)", "hydra (Taylor), not fused")
+        ],
+        "Sources of diversity (Tables 8, 9)": [
+            n for n in names if n.startswith("hydra (sampled)") and "members" not in n
+        ],
+        "Number of members (Table 10)": [
+            *("single", "hydra (sampled), 2 members", "hydra (sampled)", "hydra (sampled), 5 members", "DE(D)")
+        ],
+        "Beyond the paper": [
+            *("hydra (circuit)", "hydra (joint)"),
+            *(n for n in names if n.startswith("hydra (circuit), ") and "not fused" not in n),
+            *("DE(D)", "DE(D)+"),
+        ],
+        **more,
+    }
+    found = {title: [n for n in rows if n in claims["methods"]] for title, rows in wanted.items()}
+    return {title: rows for title, rows in found.items() if len(rows) > 1}
 
 
 def _cell(entry: Any) -> Any:

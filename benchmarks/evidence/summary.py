@@ -21,6 +21,12 @@ def results_of(setting: str) -> dict[tuple[str, int], dict[str, Any]]:
     return found
 
 
+def shifts_of(setting: str) -> dict[str, dict[str, Any]]:
+    """By method and severity, the metrics on corrupted inputs."""
+    found = [json.loads(path.read_text()) for path in sorted((RESULTS / setting / "shift").glob("*-[0-9].json"))]
+    return {one["method"]: one["severities"] for one in found}
+
+
 def summary_of(
     results: Mapping[tuple[str, int], Mapping[str, Any]],
     column: str,

@@ -4,53 +4,15 @@ Run: python benchmarks/text/claims.py     (seconds; puts the ledger into docs/ev
 """
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from evidence.ledger import FAILS, HOLDS, UNDECIDED, Claim, Found, difference_claim, figure_claim, ledger
+from evidence.ledger import Claim, difference_claim, figure_claim, ledger, write_ledger
+from evidence.verdicts import aligned, curved, heads_separate, separates, widens
 
-DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "evidence.md"
-START, END = "<!-- text-ledger -->", "<!-- /text-ledger -->"
 CLAIMED = "compared-claims"
-
-
-def separates(found: Mapping[str, Any]) -> Found:
-    """Table 5: is CircOOD farther apart than the dense model, by both distances?"""
-    dense, circuit = found["last_layer"]["single"], found["last_layer"]["CircOOD"]
-    gains = [circuit[name] - dense[name] for name in ("euclidean", "mahalanobis")]
-    shown = ", ".join(f"{name} {dense[name]:.2f} → {circuit[name]:.2f}" for name in ("euclidean", "mahalanobis"))
-    return Found(shown, HOLDS if min(gains) > 0 else FAILS if max(gains) < 0 else UNDECIDED)
-
-
-def heads_separate(found: Mapping[str, Any]) -> Found:
-    """Figure 4: do the heads removed last separate more than those removed first?"""
-    sides = found["heads_of_single"]
-    first, last = (sides[side]["mahalanobis"] for side in ("first removed", "last removed"))
-    return Found(f"Mahalanobis {last:.2f} last, {first:.2f} first removed", HOLDS if last > first else FAILS)
-
-
-def aligned(found: Mapping[str, Any]) -> Found:
-    """B.1: alignment at least 0, for Taylor as in the paper and for CircAvg."""
-    values = {name: found["sets"][name]["alignment"] for name in ("Taylor", "CircAvg")}
-    shown = ", ".join(f"{name} {value:+.3f}" for name, value in values.items())
-    return Found(shown, HOLDS if min(values.values()) >= 0 else FAILS)
-
-
-def curved(found: Mapping[str, Any]) -> Found:
-    """B.1: the diagonal of the difference of Hessians is positive; each number of it, says the paper."""
-    one = found["sets"]["Taylor"]
-    shown = f"mean {one['difference']:+.4f} ± {one['difference_error']:.4f}, {100 * one['positive']:.0f} % positive"
-    return Found(shown, HOLDS if one["surely_negative"] == 0 and one["difference"] > 0 else FAILS)
-
-
-def widens(found: Mapping[str, Any]) -> Found:
-    """Proposition 1 itself: the loss gap between noisy and clean inputs does not shrink when heads are removed."""
-    values = {name: found["sets"][name]["gap_change"] for name in ("Taylor", "CircAvg")}
-    shown = ", ".join(f"{name} {value:+.3f}" for name, value in values.items())
-    return Found(shown, HOLDS if min(values.values()) >= 0 else FAILS)
 
 
 def against(other: str, metric: str, direction: int, **more: Any) -> Any:
@@ -250,10 +212,7 @@ def as_markdown() -> str:
 
 
 def main() -> None:
-    page = DOCS.read_text()
-    before, rest = page.split(START)
-    DOCS.write_text(f"{before}{START}\n{as_markdown()}\n{END}{rest.split(END)[1]}")
-    print("wrote the ledger into docs/evidence.md")
+    write_ledger("text", as_markdown())
 
 
 if __name__ == "__main__":

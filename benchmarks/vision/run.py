@@ -1,0 +1,125 @@
+"""All results of the evidence on images: one file per method and seed, finished ones passed over.
+
+Run: python benchmarks/vision/run.py [--minutes 160] [--only TEXT]
+Writes results/vision/*.json and results/vision-imagenet/*.json. Two workers with one thread each; kept networks,
+rankings and answers are in benchmarks/.kept. `--only` makes what has TEXT in its name, and what that needs.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from evidence import claims
+from evidence.extras import honest, paired
+from evidence.heads import conditions, projected, separated
+from evidence.judging import results_unit, shifted_unit
+from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, Row, row
+from evidence.networks import Networks
+from evidence.units import Units
+from evidence.workers import argument, hours, is_worker, run
+from provenance import provenance, write_results
+from vision import imagenet
+from vision.setting import FAR, SETTING, clean_and_noisy, shown
+
+PAIRS = [
+    (f"hydra ({kind})", other) for kind in ("circuit", "Taylor") for other in ("DE(D)", "DE(D)+", "single", "single+")
+]
+PAIRS += [("hydra (circuit)", "hydra (random heads)"), ("DE(D)+", "DE(D)"), ("single+", "single"), ("DE(D)", "single")]
+STRONGER = [f"hydra ({kind}), 24 heads" for kind in ("circuit", "Taylor", "random heads")]
+CLAIMS = [
+    ("CircAvg, no training", "Taylor, no training"),
+    ("CircAvg, no training", "single"),
+    ("CircAcc, no training", "CircOOD, no training"),
+    ("hydra (circuit)", "hydra (circuit), not fused"),
+    ("hydra (Taylor)", "hydra (Taylor), not fused"),
+    ("hydra (sampled), differ in heads", "hydra (sampled), differ in none"),
+    ("hydra (sampled), differ in order", "hydra (sampled), differ in none"),
+    ("hydra (sampled)", "hydra (sampled), 2 members"),
+    ("hydra (sampled), 5 members", "hydra (sampled)"),
+    ("hydra (joint)", "hydra (circuit)"),
+    ("hydra (circuit), trunk of 6", "hydra (circuit)"),
+    ("hydra (circuit), no smoothing", "hydra (circuit)"),
+    ("single+, no smoothing", "single+"),
+    ("DE(D)+, no smoothing", "DE(D)+"),
+    ("hydra (circuit), no smoothing", "DE(D)+, no smoothing"),
+    ("hydra (circuit), from pre-trained, grouped", "DE(D)"),
+    ("hydra (circuit), own bases, 30 heads, grouped", "DE(D)+"),
+    ("hydra (circuit), 24 heads", "hydra (circuit)"),
+    ("CircAvg", "Taylor"),
+    ("DE(D)", "DE-heads"),
+]
+ON_IMAGENET = [
+    ("CircAvg, no training", "Taylor, no training"),
+    ("CircAvg, no training", "single"),
+    ("Taylor, no training", "single"),
+    ("CircAvg, no training", "random heads, no training"),
+    ("CircAcc, no training", "CircOOD, no training"),
+]
+VARIANTS: dict[str, Callable[[Networks, int], Row]] = {
+    "grouped": claims.grouped,
+    "no smoothing": lambda networks, seed: claims.trained_otherwise(
+        networks, seed, "no smoothing", "rough", label_smoothing=0.0
+    ),
+    "all blocks, three epochs": lambda networks, seed: claims.trained_otherwise(
+        networks, seed, "all blocks, three epochs", "longer", train_last_blocks=None, epochs=3
+    ),
+    "from pre-trained": lambda networks, seed: claims.from_pretrained(networks, seed, "average"),
+    "from pre-trained, grouped": lambda networks, seed: claims.from_pretrained(networks, seed, "grouped"),
+    "own bases": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "average"),
+    "own bases, grouped": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "grouped"),
+    "trunk": lambda networks, seed: claims.trunk(networks, seed, 6, 15),
+}
+"""Changes of the paper's recipe, beside joint selection and scores; which is best is said by validation data alone."""
+PROBES = 16
+
+
+def planned() -> tuple[Networks, list[str]]:
+    """All units, the most wanted first."""
+    networks = Networks(SETTING, Units(SETTING.kept))
+    three = [method for method, seeds in SEEDS_OF.items() if seeds == SEEDS]
+    rows = [(method, seed) for seed in SEEDS for method in three]
+    rows += [(method, 0) for method in (*ONE_SEED, *SETTING.more_methods, *STRONGER)]
+    wanted = [results_unit(networks, row(networks, method, seed)) for method, seed in rows]
+    wanted += [honest(networks), paired(networks, PAIRS, SEEDS)]
+    for found in (
+        (make(networks, 0) for make in VARIANTS.values()),
+        (
+            claims.control_otherwise(networks, 0, method, "no smoothing", "plus-rough", label_smoothing=0.0)
+            for method in ("single+", "DE(D)+")
+        ),
+        claims.without_training(networks),
+        claims.not_fused(networks),
+        claims.swept(networks),
+        claims.sources(networks),
+        claims.member_counts(networks),
+    ):
+        wanted += [results_unit(networks, one, "claims") for one in found]
+    wanted += [shifted_unit(networks, row(networks, method, 0)) for method in (*SEEDS_OF, *SETTING.more_methods)]
+    wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
+    wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
+    wanted += [projected(networks, lambda m: shown(m, "cifar100-test"), {FAR[1]: lambda m: shown(m, FAR[1])})]
+    return networks, wanted
+
+
+def planned_on_imagenet() -> tuple[Networks, list[str]]:
+    """The units of the claims without training."""
+    networks = Networks(imagenet.SETTING, Units(imagenet.SETTING.kept))
+    wanted = [results_unit(networks, row(networks, "single", 0))]
+    for found in (claims.without_training(networks), claims.swept(networks, trained=False)):
+        wanted += [results_unit(networks, one, "claims") for one in found]
+    return networks, [*wanted, paired(networks, ON_IMAGENET, (0,), "compared-claims"), separated(networks)]
+
+
+def main() -> None:
+    only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
+    for networks, wanted in (planned(), planned_on_imagenet()):
+        name = networks.setting.name
+        run(networks.units, [one for one in wanted if only in one], 2, argument("--minutes", None))
+        if not is_worker():
+            write_results(f"{name}/hours", {"hours": round(hours(networks.units), 2), "provenance": provenance()})
+
+
+if __name__ == "__main__":
+    main()
