@@ -20,6 +20,7 @@ PAGES = [
     "docs/analyses.md",
     "docs/report.md",
     "docs/baselines.md",
+    "docs/export.md",
 ]
 
 

@@ -6,7 +6,6 @@ Writes results/text/METHOD-SEED.json and more; what is done is passed over.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence import claims
+from evidence.choosing import Maker, choice, chosen_rows
 from evidence.extras import extra, honest, paired, separation
 from evidence.heads import conditions, projected, separated
 from evidence.judging import results_unit
-from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, Row, row
+from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, row
 from evidence.networks import Networks
 from evidence.units import Units
 from evidence.workers import argument, hours, is_worker, run
@@ -53,17 +53,15 @@ CLAIMS = [
     ("CircAvg", "Taylor"),
     ("DE(D)", "DE-heads"),
 ]
-VARIANTS: dict[str, Callable[[Networks, int], Row]] = {
-    "grouped": claims.grouped,
-    "smoothing": lambda networks, seed: claims.trained_otherwise(
-        networks, seed, "smoothing 0.1", "smooth", label_smoothing=0.1
-    ),
-    "own bases": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "average"),
-    "own bases, grouped": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "grouped"),
-    "48 heads": lambda networks, seed: row(networks, "hydra (circuit), 48 heads", seed),
-    "own bases, 48 heads, grouped": lambda networks, seed: claims.own_bases(networks, seed, 48, "grouped"),
-    "trunk": lambda networks, seed: claims.trunk(networks, seed, 3, 18),
-}
+VARIANTS: tuple[Maker, ...] = (
+    claims.grouped,
+    lambda networks, seed: claims.trained_otherwise(networks, seed, "smoothing 0.1", "smooth", label_smoothing=0.1),
+    lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "average"),
+    lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "grouped"),
+    lambda networks, seed: row(networks, "hydra (circuit), 48 heads", seed),
+    lambda networks, seed: claims.own_bases(networks, seed, 48, "grouped"),
+    lambda networks, seed: claims.trunk(networks, seed, 3, 18),
+)
 """Changes of the paper's recipe, beside joint selection; which is best is said by validation data alone."""
 PROBES = 16
 
@@ -78,13 +76,14 @@ def planned() -> tuple[Networks, list[str]]:
     for found in (
         claims.without_training(networks),
         claims.not_fused(networks),
-        (make(networks, 0) for make in VARIANTS.values()),
+        (make(networks, 0) for make in VARIANTS),
         claims.swept(networks),
         claims.sources(networks),
         claims.member_counts(networks),
         claims.other_search(networks, "long phrases", known=long_phrases),
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
+    wanted += [choice(networks, VARIANTS), *chosen_rows(networks, VARIANTS, SEEDS)]
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "sst2-validation"), {FAR[0]: lambda m: shown(m, FAR[0])})]

@@ -6,16 +6,16 @@ rankings and answers are in benchmarks/.kept. `--only` makes what has TEXT in it
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence import claims
+from evidence.choosing import Maker, choice, chosen_rows
 from evidence.extras import honest, paired
 from evidence.heads import conditions, projected, separated
 from evidence.judging import results_unit, shifted_unit
-from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, Row, row
+from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, row
 from evidence.networks import Networks
 from evidence.units import Units
 from evidence.workers import argument, hours, is_worker, run
@@ -57,20 +57,18 @@ ON_IMAGENET = [
     ("CircAvg, no training", "random heads, no training"),
     ("CircAcc, no training", "CircOOD, no training"),
 ]
-VARIANTS: dict[str, Callable[[Networks, int], Row]] = {
-    "grouped": claims.grouped,
-    "no smoothing": lambda networks, seed: claims.trained_otherwise(
-        networks, seed, "no smoothing", "rough", label_smoothing=0.0
-    ),
-    "all blocks, three epochs": lambda networks, seed: claims.trained_otherwise(
+VARIANTS: tuple[Maker, ...] = (
+    claims.grouped,
+    lambda networks, seed: claims.trained_otherwise(networks, seed, "no smoothing", "rough", label_smoothing=0.0),
+    lambda networks, seed: claims.trained_otherwise(
         networks, seed, "all blocks, three epochs", "longer", train_last_blocks=None, epochs=3
     ),
-    "from pre-trained": lambda networks, seed: claims.from_pretrained(networks, seed, "average"),
-    "from pre-trained, grouped": lambda networks, seed: claims.from_pretrained(networks, seed, "grouped"),
-    "own bases": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "average"),
-    "own bases, grouped": lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "grouped"),
-    "trunk": lambda networks, seed: claims.trunk(networks, seed, 6, 15),
-}
+    lambda networks, seed: claims.from_pretrained(networks, seed, "average"),
+    lambda networks, seed: claims.from_pretrained(networks, seed, "grouped"),
+    lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "average"),
+    lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "grouped"),
+    lambda networks, seed: claims.trunk(networks, seed, 6, 15),
+)
 """Changes of the paper's recipe, beside joint selection and scores; which is best is said by validation data alone."""
 PROBES = 16
 
@@ -84,7 +82,7 @@ def planned() -> tuple[Networks, list[str]]:
     wanted = [results_unit(networks, row(networks, method, seed)) for method, seed in rows]
     wanted += [honest(networks), paired(networks, PAIRS, SEEDS)]
     for found in (
-        (make(networks, 0) for make in VARIANTS.values()),
+        (make(networks, 0) for make in VARIANTS),
         (
             claims.control_otherwise(networks, 0, method, "no smoothing", "plus-rough", label_smoothing=0.0)
             for method in ("single+", "DE(D)+")
@@ -97,6 +95,7 @@ def planned() -> tuple[Networks, list[str]]:
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
     wanted += [shifted_unit(networks, row(networks, method, 0)) for method in (*SEEDS_OF, *SETTING.more_methods)]
+    wanted += [choice(networks, VARIANTS), *chosen_rows(networks, VARIANTS, SEEDS)]
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "cifar100-test"), {FAR[1]: lambda m: shown(m, FAR[1])})]

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from evidence import claims as claimed
-from evidence import judging, summary
+from evidence import extras, judging, page, summary
+from evidence.choosing import choice, chosen_rows
 from evidence.comparing import compared
 from evidence.methods import REBUILT, SEEDS_OF, row
 from evidence.networks import Networks
@@ -74,7 +75,7 @@ def toy(place):
 def networks(tmp_path_factory):
     place = tmp_path_factory.mktemp("evidence")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (judging, summary):
+        for module in (judging, summary, extras, page):
             patch.setattr(module, "RESULTS", place / "results")
         setting = toy(place)
         made = Networks(setting, Units(setting.kept))
@@ -248,6 +249,29 @@ def test_a_trunk_saves_arithmetic(networks):
     whole = json.loads((folder / "hydra-circuit-0.json").read_text())["cost"]["mult_adds"]
     shared = json.loads((folder / "claims" / "hydra-circuit-trunk-of-1-0.json").read_text())["cost"]["mult_adds"]
     assert shared < whole
+
+
+def test_a_variant_is_chosen_by_validation_figures_and_then_measured(networks):
+    variants = (claimed.grouped, lambda made, seed: claimed.trunk(made, seed, 1, 4))
+    unit = choice(networks, variants)
+    assert chosen_rows(networks, variants, (0,)) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evidence.choosing.LEAST_ACCURACY", -1.0)  # toys are not accurate
+        networks.units.run([unit])
+    folder = networks.units.root.parent / "results" / "toy"
+    said = json.loads((folder / "chosen.json").read_text())
+    assert set(said["figures"]) == {
+        *("hydra (circuit)", "hydra (joint)", "DE(D)+"),
+        *("hydra (circuit), grouped", "hydra (circuit), trunk of 1"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evidence.choosing.BESIDE", ("DE(D)",))
+        networks.units.run(chosen_rows(networks, variants, (0,)))
+    row = json.loads((folder / "hydra-chosen-0.json").read_text())
+    best = said["figures"][said["chosen"]]
+    assert row["validation"]["ood"]["msp"]["auroc"] == best["auroc"]
+    assert "hydra (chosen) minus DE(D)" in json.loads((folder / "compared-chosen.json").read_text())["differences"]
+    (folder / "hydra-chosen-0.json").unlink()  # not one of the rows that other tests count
 
 
 def test_paired_differences_are_those_of_the_figures(networks):

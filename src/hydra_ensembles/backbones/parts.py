@@ -92,9 +92,11 @@ def in_slices(layer: Callable[[Tensor], Tensor], x: Tensor, hidden: int) -> Tens
 
     On Linux a tensor past 32 MB is fresh memory at every call, and touching it costs more than the layer's arithmetic.
     """
+    if x.device.type != "cpu" or not may_overwrite():
+        return layer(x)
     rows = x.flatten(0, -2)
     size = len(rows) * hidden * x.element_size()
-    if x.device.type != "cpu" or not may_overwrite() or size <= SLICE_BYTES:
+    if size <= SLICE_BYTES:
         return layer(x)
     slices = rows.tensor_split(-(-size // SLICE_BYTES))
     first = layer(slices[0])

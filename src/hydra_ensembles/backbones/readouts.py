@@ -55,7 +55,7 @@ class LatentPool(Part):
         k, v = self.kv(x_BTD).chunk(2, dim=-1)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (q, k, v))
         q, k = through(self.q_norm, q), through(self.k_norm, k)
-        z = F.scaled_dot_product_attention(q.expand(len(x_BTD), -1, -1, -1), k, v)
+        z = F.scaled_dot_product_attention(q.expand(x_BTD.shape[0], -1, -1, -1), k, v)
         x = self.out(z.transpose(1, 2).flatten(2))
         if self.mlp is not None:
             x = x + self.mlp(through(self.norm, x))

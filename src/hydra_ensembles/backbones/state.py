@@ -38,7 +38,7 @@ def take(x_BTD: Tensor, read: Read) -> Tensor:
         return x_BTD
     if isinstance(read, slice):
         return x_BTD[:, read]
-    return x_BTD[torch.arange(len(x_BTD), device=x_BTD.device), read][:, None]
+    return x_BTD[torch.arange(x_BTD.shape[0], device=x_BTD.device), read][:, None]
 
 
 def repeated(state: State, copies: int) -> State:
@@ -46,7 +46,7 @@ def repeated(state: State, copies: int) -> State:
     mask, pool = state.mask, state.pool
     return state._replace(
         tokens=state.tokens.repeat(copies, 1, 1),
-        mask=mask if mask is None or len(mask) == 1 else mask.repeat(copies, 1, 1, 1),
+        mask=mask if mask is None or mask.shape[0] == 1 else mask.repeat(copies, 1, 1, 1),
         pool=None if pool is None else pool.repeat(copies),
     )
 
@@ -71,5 +71,5 @@ def _mask_rows(mask: Tensor | None, read: Read) -> Tensor | None:
         return mask
     if isinstance(read, slice):
         return mask[..., read, :]
-    rows = mask.expand(len(read), *mask.shape[1:])
-    return rows[torch.arange(len(read), device=mask.device), :, read][:, :, None]
+    rows = mask.expand(read.shape[0], *mask.shape[1:])
+    return rows[torch.arange(read.shape[0], device=mask.device), :, read][:, :, None]

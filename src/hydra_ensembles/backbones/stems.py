@@ -88,7 +88,7 @@ class PatchStem(Part):
         if positions is not None and self.positions_on == "patches":
             x = x + positions
         prefix = [
-            p.reshape(1, -1, self.width).to(x.dtype).expand(len(x), -1, -1)
+            p.reshape(1, -1, self.width).to(x.dtype).expand(x.shape[0], -1, -1)
             for p in (self.cls_token, self.registers)
             if p is not None
         ]

@@ -8,6 +8,7 @@ import typer
 from hydra_ensembles import __version__
 from hydra_ensembles.cli.bench import bench
 from hydra_ensembles.cli.evaluate import evaluate
+from hydra_ensembles.cli.export import export
 from hydra_ensembles.cli.finetune import finetune
 from hydra_ensembles.cli.fuse import fuse
 from hydra_ensembles.cli.inspect import inspect
@@ -26,7 +27,7 @@ app = typer.Typer(
     help="One pre-trained transformer in, one calibrated ensemble out.",
     epilog="Example:  hydra-ens inspect timm:vit_base_patch16_224 --keep 8 --members 3",
 )
-for command in (run, inspect, rank, prune, finetune, fuse, evaluate, report, predict, bench):
+for command in (run, inspect, rank, prune, finetune, fuse, evaluate, report, predict, export, bench):
     app.command()(command)
 
 

@@ -7,6 +7,7 @@ medians of one run are set against each other.
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs, Tower, family_of
 from hydra_ensembles.backbones.stems import TokenStem
+from hydra_ensembles.evaluation.bare import Bare, BareError
 from hydra_ensembles.fusion import Hydra, fuse
 from hydra_ensembles.heads import HeadSet, HeadSetError, hydra_cost, prune, single_cost
 from hydra_ensembles.heads.cost import tokens_of
@@ -58,7 +60,7 @@ def _timing(milliseconds: Sequence[float]) -> Timing:
 class Contest:
     """Who runs against whom, on which inputs."""
 
-    contestants: dict[str, Callable[[], Tensor]]
+    contestants: dict[str, Callable[[], object]]
     hydra: Hydra
     arithmetic_ratio: float
     """Multiply-adds of the hydra over those of the single network."""
@@ -67,8 +69,9 @@ class Contest:
 def contest(
     model: nn.Module, inputs: Inputs, keep: int, members: int = 3, trunk: int = 0, last_block: str = "read"
 ) -> Contest:
-    """`single`, `deep_ensembles` (M whole models, one after another), `members` (M pruned ones) and `hydra`.
+    """`single`, `deep_ensembles` (M whole models, one after another), `members` (M pruned ones), `hydra` and `bare`.
 
+    `bare` is the hydra's arithmetic without a module around it, for models where that is written down.
     Members keep `keep` heads a layer and differ in every number behind the stem, as after fine-tuning; the first
     `trunk` blocks keep all heads and are alike.
     """
@@ -80,12 +83,14 @@ def contest(
     hydra = fuse(pruned, last_block=last_block)
     backbone = Backbone.of(model)
     ratio = hydra_cost(backbone, [heads] * members, trunk, last_block).mult_adds / single_cost(backbone).mult_adds
-    runs: dict[str, Callable[[], Tensor]] = {
+    runs: dict[str, Callable[[], object]] = {
         "single": lambda: own_forward(model, inputs),
         "deep_ensembles": lambda: torch.stack([own_forward(other, inputs) for other in whole]),
         "members": lambda: torch.stack([member(inputs) for member in pruned]),
         "hydra": lambda: hydra.members(inputs),
     }
+    with suppress(BareError):
+        runs["bare"] = Bare(hydra, inputs)
     return Contest(runs, hydra, ratio)
 
 

@@ -95,10 +95,10 @@ class FusedAttention(Part):
 
     def _ragged(self, x_NTD: Tensor, state: State, read: Read) -> Tensor:
         M, K = len(self.heads_of), self.head_dim
-        members = x_NTD.chunk(M)
-        B = len(members[0])
+        members = x_NTD.unflatten(0, (M, -1)).unbind()
+        B = members[0].shape[0]
         read = read[:B] if isinstance(read, Tensor) else read
-        mask = state.mask if state.mask is None or len(state.mask) == 1 else state.mask[:B]
+        mask = state.mask if state.mask is None or state.mask.shape[0] == 1 else state.mask[:B]
         weights, biases = self._split(self.qkv, 3), self._split_bias(self.qkv_bias, 3)
         queries, keys, values = [], [], []
         for m, (x, weight, bias) in enumerate(zip(members, weights, biases, strict=True)):

@@ -128,7 +128,8 @@ class MemberPools(Part):
         self.pools = nn.ModuleList(pools)
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        return torch.cat([pool(x) for pool, x in zip(self.pools, x_ND.chunk(len(self.pools)), strict=True)])
+        members = x_ND.unflatten(0, (len(self.pools), -1)).unbind()
+        return torch.cat([pool(x) for pool, x in zip(self.pools, members, strict=True)])
 
 
 def stacked(tensors: list[Tensor | None]) -> nn.Parameter:

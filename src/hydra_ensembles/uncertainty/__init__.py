@@ -19,7 +19,7 @@ from hydra_ensembles.uncertainty.decomposition import (
 )
 from hydra_ensembles.uncertainty.fitted import Fitted
 from hydra_ensembles.uncertainty.known_rows import FittingError, check_rows, finest
-from hydra_ensembles.uncertainty.prediction import Prediction, predict
+from hydra_ensembles.uncertainty.prediction import Prediction, predict, prediction_tensors
 from hydra_ensembles.uncertainty.scores import SCORES
 from hydra_ensembles.uncertainty.separation import accuracy, auroc, log_confidence, placements
 from hydra_ensembles.uncertainty.temperature import (
@@ -60,5 +60,6 @@ __all__ = [
     "placements",
     "predict",
     "prediction_sets",
+    "prediction_tensors",
     "tempered_log_probs",
 ]

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from hydra_ensembles.uncertainty.known_rows import FittingError, rank_of, smallest
@@ -71,5 +72,8 @@ def label_scores(probs_BC: Tensor, method: str) -> Tensor:
     """How little each label conforms `(B, C)`."""
     if method == "thr":
         return 1 - probs_BC
-    ordered, labels = probs_BC.sort(dim=-1, descending=True, stable=True)
-    return ordered.cumsum(dim=-1).gather(-1, labels.argsort(dim=-1))
+    if torch.compiler.is_exporting():  # ONNX has no stable sort, but its TopK takes the first of equals first
+        ordered, labels = probs_BC.topk(probs_BC.shape[-1], dim=-1)
+    else:
+        ordered, labels = probs_BC.sort(dim=-1, descending=True, stable=True)
+    return torch.zeros_like(probs_BC).scatter(-1, labels, ordered.cumsum(dim=-1))

@@ -68,9 +68,10 @@ def decided(ood_score_B: Tensor, ood: OODThreshold | None, prediction_set_BC: Te
     Out of distribution if the score lies above the threshold; else abstain if the prediction set holds more than one
     label; else accept. What is not fitted is not asked. A score that is NaN is not known to be known.
     """
-    decision = torch.zeros(len(ood_score_B), dtype=torch.int64, device=ood_score_B.device)
+    decision = torch.zeros_like(ood_score_B, dtype=torch.int64)
     if prediction_set_BC is not None:
-        decision[prediction_set_BC.sum(dim=-1) > 1] = DECISIONS.index("abstain")
+        several = prediction_set_BC.sum(dim=-1) > 1
+        decision = torch.where(several, DECISIONS.index("abstain"), decision)
     if ood is not None:
-        decision[~(ood_score_B <= ood.threshold)] = DECISIONS.index("out-of-distribution")
+        decision = torch.where(ood_score_B <= ood.threshold, decision, DECISIONS.index("out-of-distribution"))
     return decision

@@ -49,24 +49,32 @@ class Prediction:
 
 def predict(logits_BMC: Tensor, fitted: Fitted | None = None) -> Prediction:
     """The prediction that the members' logits make together, with what was fitted on known data."""
-    fitted = fitted or Fitted()
+    found = prediction_tensors(logits_BMC, fitted or Fitted())
+    places = found.pop("decision", None)
+    decision = None if places is None else [DECISIONS[place] for place in places.tolist()]
+    return Prediction(**found, decision=decision)
+
+
+def prediction_tensors(logits_BMC: Tensor, fitted: Fitted) -> dict[str, Tensor]:
+    """Every field of a prediction that there is, as tensors; `decision` is a place in `DECISIONS`."""
     temperature, ood, conformal = fitted.temperature, fitted.ood, fitted.conformal
     logits, fine = scaled_members(logits_BMC, temperature), finest(logits_BMC)
     log_probs = tempered_log_probs(logits_BMC, temperature)
     probs = log_probs.exp()
     ood_score = ood_scores(ood.score if ood else "msp", fine, temperature)
-    prediction_set = prediction_sets(tempered_log_probs(fine, temperature).exp(), conformal) if conformal else None
-    decision = decided(ood_score, ood, prediction_set).tolist() if ood or conformal else None
-    return Prediction(
+    found = {
         # Before the ensemble's temperature, at which rounding may tie what was not equal.
-        ensemble_log_probs(logits).exp().argmax(dim=-1),
-        probs,
-        probs.amax(dim=-1),
-        entropy(log_probs),
-        aleatoric(logits),
-        epistemic(logits),
-        disagreement(logits_BMC),
-        ood_score,
-        prediction_set,
-        None if decision is None else [DECISIONS[place] for place in decision],
-    )
+        "label": ensemble_log_probs(logits).exp().argmax(dim=-1),
+        "probs": probs,
+        "confidence": probs.amax(dim=-1),
+        "entropy": entropy(log_probs),
+        "aleatoric": aleatoric(logits),
+        "epistemic": epistemic(logits),
+        "disagreement": disagreement(logits_BMC),
+        "ood_score": ood_score,
+    }
+    if conformal:
+        found["prediction_set"] = prediction_sets(tempered_log_probs(fine, temperature).exp(), conformal)
+    if ood or conformal:
+        found["decision"] = decided(ood_score, ood, found.get("prediction_set"))
+    return found

@@ -1,0 +1,99 @@
+"""An exported hydra answers as the hydra does, in its own runtime, whatever the family, batch and length."""
+
+import json
+import random
+
+import pytest
+import torch
+
+from families import BY_NAME, CASES, model_of
+from hydra_ensembles import HeadSet, fuse, prune
+from hydra_ensembles.cli.main import main
+from hydra_ensembles.export import ExportError, Graph, export
+from hydra_ensembles.export.writing import check_file, other_inputs, runner
+from hydra_ensembles.uncertainty import ConformalQuantile, Fitted, OODThreshold, Temperature
+
+
+def hydra_of(name, is_ragged, **how):
+    model = model_of(name)
+    every = HeadSet.all(model)
+    heads = list(every)
+    drawn = random.Random(0)
+    if is_ragged:
+        kept = [every.without(drawn.sample(heads, len(heads) // 3)) for _ in range(3)]
+    else:
+        kept = [every.without([head for head in heads if head.index == m]) for m in range(3)]
+    return fuse([prune(model, keep) for keep in kept], **how)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_onnx_runtime_answers_as_the_hydra(case, tmp_path):
+    is_ragged = CASES.index(case) % 2 == 1
+    hydra = hydra_of(case.name, is_ragged)
+    path = export(hydra, tmp_path)  # which checks two other sizes itself
+    graph = Graph(hydra)
+    inputs = other_inputs(graph, 2, 6, min(5, graph.max_tokens or 5))
+    found = runner(path)(inputs)
+    named = {"vision": inputs["pixel_values"], "text": inputs["input_ids"]} if len(hydra.towers) > 1 else inputs
+    expected = hydra.predict(named)
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, getattr(expected, name), atol=1e-4, rtol=0, check_dtype=False)
+
+
+@pytest.mark.parametrize("is_ragged", [False, True], ids=["equal", "ragged"])
+def test_torch_export_answers_to_the_bit_of_the_plain_path(is_ragged, tmp_path):
+    hydra = hydra_of("bert", is_ragged, mlp="grouped")
+    path = export(hydra, tmp_path, "torch-export")
+    graph = Graph(hydra)
+    inputs = other_inputs(graph, 4, 0, 6)
+    # With gradients on, a hydra writes over nothing, as in a graph.
+    expected = dict(zip(graph.outputs, graph(*inputs.values()), strict=True))
+    for name, tensor in runner(path)(inputs).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch-export"])
+def test_what_was_fitted_travels(form, tmp_path):
+    hydra = hydra_of("timm", is_ragged=False)
+    hydra.fitted = Fitted(Temperature(1.7), OODThreshold("energy", -2.0, 0.95), ConformalQuantile("aps", 0.8, 0.9))
+    hydra.classes = list("abcde")
+    hydra.preprocess = {"size": 16}
+    path = export(hydra, tmp_path, form)
+    images = BY_NAME["timm"].inputs(9, 0, 3)
+    found, expected = runner(path)({"pixel_values": images}), hydra.predict(images)
+    torch.testing.assert_close(found["probs"], expected.probs, atol=1e-5, rtol=0)
+    assert torch.equal(found["prediction_set"], expected.prediction_set)
+    said = json.loads((tmp_path / "model.json").read_text())
+    assert [said["decisions"][place] for place in found["decision"]] == expected.decision
+    assert len(set(expected.decision)) > 1
+    assert said["classes"] == hydra.classes
+    assert said["fitted"]["temperature"]["value"] == 1.7
+    assert said["inputs"] == {"pixel_values": {"dtype": "float32", "shape": ["batch", 3, 16, 16]}}
+    assert json.loads((tmp_path / "preprocess.json").read_text()) == {"size": 16}
+
+
+def test_a_file_that_answers_otherwise_is_refused(tmp_path):
+    hydra = hydra_of("timm", is_ragged=False)
+    path = export(hydra, tmp_path, "torch-export")
+    other = hydra_of("timm", is_ragged=True)
+    with pytest.raises(ExportError, match="is off by"):
+        check_file(path, Graph(other))
+
+
+def test_wrong_inputs_say_what_to_do(tmp_path):
+    with pytest.raises(ExportError, match="known: onnx, torch-export"):
+        export(hydra_of("timm", is_ragged=False), tmp_path, "tflite")
+    with pytest.raises(ExportError, match="fuse members into a hydra first"):
+        export(model_of("timm"), tmp_path)
+
+
+def test_the_command_writes_a_checked_file(tmp_path, capsys):
+    hydra_of("timm", is_ragged=False).save(tmp_path / "hydra")
+    with pytest.raises(SystemExit) as left:
+        main(["export", str(tmp_path / "hydra"), str(tmp_path / "out"), "--format", "torch-export"])
+    assert left.value.code == 0
+    assert "its answers are the hydra's" in capsys.readouterr().out
+    assert (tmp_path / "out" / "model.pt2").is_file()
+    with pytest.raises(SystemExit) as left:
+        main(["export", str(tmp_path / "nothing"), str(tmp_path / "out")])
+    assert left.value.code == 1
