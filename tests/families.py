@@ -26,6 +26,7 @@ class Case:
     build: Callable[[], nn.Module]
     modality: str  # "image", "text" or "both"
     takes_types: bool = False
+    pads: bool = False  # texts beside images end in padding, of id 0
 
     def inputs(self, batch: int, tokens: int, seed: int) -> Any:
         """Inputs of `batch` items; texts of `tokens` tokens with padding anywhere but in front."""
@@ -35,7 +36,9 @@ class Case:
             return images
         if self.modality == "both":
             # CLIP's own forward takes texts of its full context length, here 9; the highest id is the end of text.
-            return {"vision": images, "text": torch.randint(1, 50, (batch, 9), generator=generator)}
+            text = torch.randint(1, 50, (batch, 9), generator=generator)
+            lengths = torch.randint(1, 10, (batch, 1), generator=generator)
+            return {"vision": images, "text": text * (torch.arange(9) < lengths) if self.pads else text}
         ids = torch.randint(0, 50, (batch, tokens), generator=generator)
         mask = torch.randint(0, 2, (batch, tokens), generator=generator)
         mask[:, 0] = 1
@@ -145,6 +148,29 @@ def _open_clip(model_class: str = "CLIP", vision: dict[str, Any] | None = None, 
     )
 
 
+def _borrowed_towers(pooler: str = "mean_pooler") -> nn.Module:
+    """open_clip's class with a timm trunk and a BERT encoder, put together as open_clip does with fetched ones."""
+    import open_clip
+    from open_clip.hf_model import HFTextEncoder
+    from open_clip.timm_model import TimmModel
+    from transformers import BertConfig
+
+    model = _open_clip("CustomTextCLIP")
+    visual = TimmModel.__new__(TimmModel)
+    nn.Module.__init__(visual)
+    visual.image_size, visual.trunk = (16, 16), _timm(num_classes=0)
+    visual.head = nn.Sequential()
+    visual.head.add_module("proj", nn.Linear(32, 24, bias=False))
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = BertConfig(**sizes, intermediate_size=48, max_position_embeddings=9)
+    text = HFTextEncoder("", 24, config=config, pooler_type=pooler, proj_type="linear")
+    if pooler != "cls_pooler":
+        text.transformer.pooler = None
+    assert isinstance(model, open_clip.CustomTextCLIP)
+    model.visual, model.text = visual, text
+    return model
+
+
 CASES = [
     Case("timm", _timm, "image"),
     Case("timm-mean", lambda: _timm(global_pool="avg"), "image"),
@@ -168,6 +194,7 @@ CASES = [
     Case("distilbert", _distilbert, "text"),
     Case("hf-vit", _hf_vit, "image"),
     Case("open_clip", _open_clip, "both"),
+    Case("open_clip-borrowed", _borrowed_towers, "both", pads=True),
     Case(
         "open_clip-custom",
         lambda: _open_clip(

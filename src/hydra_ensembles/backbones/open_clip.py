@@ -1,14 +1,16 @@
 """open_clip CLIP: an image and a text tower whose attention has the parameters of nn.MultiheadAttention.
 
-Towers borrowed from other libraries (a timm trunk, a transformers text encoder) are not read yet.
+Towers borrowed from other libraries, a timm trunk and a BERT-layout text encoder, are read as those libraries' own.
 """
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
+from hydra_ensembles.backbones import timm, transformers
 from hydra_ensembles.backbones.attention import Attention, PackedQKV
 from hydra_ensembles.backbones.backbone import Backbone, Contrast, Inputs, Tower, by_tower, comes_from
 from hydra_ensembles.backbones.block import Block
@@ -28,6 +30,7 @@ from hydra_ensembles.backbones.stems import PatchStem, TokenStem
 from hydra_ensembles.backbones.surgery import shrink_packed
 from hydra_ensembles.optional import import_extra
 
+_HF_POOLS = {"MeanPooler": "masked_mean", "ClsPooler": "first", "ClsLastHiddenStatePooler": "first"}
 _TEXT_POOLS = {"argmax": "index", "eos": "index", "first": "first"}
 
 
@@ -48,9 +51,11 @@ def view(model: Any) -> Backbone:
 
 
 def _vision(visual: Any) -> Tower:
+    if hasattr(visual, "trunk"):
+        return _timm_tower(visual)
     if not hasattr(visual, "conv1") or not hasattr(visual, "transformer"):
         raise UnsupportedBackbone(
-            f"visual ({type(visual).__name__}): only open_clip's own VisionTransformer is read as an image tower"
+            f"visual ({type(visual).__name__}): of image towers, open_clip's own VisionTransformer and timm's are read"
         )
     if visual.attn_pool is not None:
         raise UnsupportedBackbone("visual.attn_pool: attentional pooling is not supported")
@@ -77,10 +82,47 @@ def _vision(visual: Any) -> Tower:
     return Tower(stem, _blocks(visual.transformer, "visual.transformer"), readout)
 
 
+def _timm_tower(visual: Any) -> Tower:
+    """A trunk of timm; its classifier, or a linear layer behind it, leads to the features."""
+    tower, layers = timm.tower(visual.trunk, "visual.trunk."), dict(visual.head.named_children())
+    layers.pop("drop", None)
+    if not layers:
+        return tower
+    if list(layers) != ["proj"] or tower.readout.classifier is not None:
+        raise UnsupportedBackbone(f"visual.head: {', '.join(layers)} is not supported; a linear 'proj' is")
+    tower.readout.classifier = projection_of(linear_of(layers["proj"], "visual.head.proj"))
+    return tower
+
+
+def _hf_tower(text: Any, prefix: str) -> Tower:
+    """A BERT-layout encoder of transformers. It makes its own mask, from the padding token."""
+    base, path = text.transformer, f"{prefix}transformer"
+    if not hasattr(base, "encoder") or not hasattr(base.encoder, "layer"):
+        raise UnsupportedBackbone(f"{path} ({type(base).__name__}): of borrowed text towers, BERT's layout is read")
+    pool, hidden, activation = _HF_POOLS.get(type(text.pooler).__name__), None, None
+    if pool is None:
+        raise UnsupportedBackbone(f"{prefix}pooler: {type(text.pooler).__name__} is not supported")
+    if type(text.pooler).__name__ == "ClsPooler" and getattr(base, "pooler", None) is not None:
+        hidden, activation = base.pooler.dense, activation_name(base.pooler.activation, f"{path}.pooler")
+    out: Any = text.proj
+    if not isinstance(out, nn.Identity | nn.Linear):
+        raise UnsupportedBackbone(f"{prefix}proj: {type(out).__name__} is not supported; a linear layer is")
+    readout = Readout(
+        pool,
+        None if isinstance(out, nn.Identity) else projection_of(out),
+        hidden=None if hidden is None else projection_of(hidden),
+        activation=activation,
+    )
+    stem = transformers.token_stem(base.embeddings, path, hidden_id=text.config.pad_token_id)
+    return Tower(stem, transformers.bert_blocks(base, path), readout)
+
+
 def _text(text: Any, prefix: str) -> Tower:
+    if hasattr(text, "pooler") and hasattr(text, "proj"):
+        return _hf_tower(text, prefix)
     if not hasattr(text, "token_embedding") or not hasattr(text, "transformer"):
         raise UnsupportedBackbone(
-            f"text ({type(text).__name__}): only open_clip's own TextTransformer is read as a text tower"
+            f"text ({type(text).__name__}): of text towers, open_clip's own TextTransformer and BERT's layout are read"
         )
     pool = _get(text, "pool_type", "text_pool_type")
     if getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False):
@@ -155,34 +197,73 @@ def _shrink(block: Any, keep: Sequence[int]) -> None:
 
 def origin(model: Any) -> Origin:
     text = model.text if hasattr(model, "text") else model
-    visual, projection = model.visual, text.text_projection
+    visual = model.visual
+    is_timm, is_hf = hasattr(visual, "trunk"), hasattr(text, "pooler") and hasattr(text, "proj")
     kwargs = {
-        "embed_dim": visual.output_dim,
-        "quick_gelu": type(visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU",
+        "embed_dim": _embed_dim(model),
+        "quick_gelu": not is_timm and type(visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU",
         "init_logit_bias": None if model.logit_bias is None else 0.0,
         "nonscalar_logit_scale": model.logit_scale.ndim == 1,
-        "vision_cfg": {
-            "image_size": list(visual.image_size),
-            "patch_size": list(visual.patch_size),
-            "head_width": visual.transformer.resblocks[0].attn.head_dim,
-            "no_ln_pre": isinstance(visual.ln_pre, nn.Identity),
-            "pool_type": visual.pool_type,
-            "final_ln_after_pool": visual.final_ln_after_pool,
-            **_transformer_settings(visual.transformer),
-        },
-        "text_cfg": {
-            "context_length": text.context_length,
-            "vocab_size": text.vocab_size,
-            "heads": text.transformer.resblocks[0].attn.num_heads,
-            "no_causal_mask": text.attn_mask is None,
-            "pool_type": _get(text, "pool_type", "text_pool_type"),
-            "eos_id": _get(text, "eos_id", "text_eos_id"),
-            "proj_type": "none" if projection is None else "linear",
-            "proj_bias": isinstance(projection, nn.Linear) and projection.bias is not None,
-            **_transformer_settings(text.transformer),
-        },
+        "vision_cfg": _timm_settings(visual) if is_timm else _vision_settings(visual),
+        "text_cfg": _hf_settings(text) if is_hf else _text_settings(text),
     }
     return Origin("open_clip", type(model).__name__, kwargs, _preprocess(visual))
+
+
+def _embed_dim(model: Any) -> int:
+    """How long features are: as long as what the image tower ends in."""
+    classifier = _vision(model.visual).readout.classifier
+    if classifier is None:
+        return int(model.visual.output_dim if hasattr(model.visual, "output_dim") else model.visual.trunk.num_features)
+    rows, columns = classifier.weight.shape
+    return int(columns if classifier.transposed else rows)
+
+
+def _vision_settings(visual: Any) -> dict[str, Any]:
+    return {
+        "image_size": list(visual.image_size),
+        "patch_size": list(visual.patch_size),
+        "head_width": visual.transformer.resblocks[0].attn.head_dim,
+        "no_ln_pre": isinstance(visual.ln_pre, nn.Identity),
+        "pool_type": visual.pool_type,
+        "final_ln_after_pool": visual.final_ln_after_pool,
+        **_transformer_settings(visual.transformer),
+    }
+
+
+def _text_settings(text: Any) -> dict[str, Any]:
+    projection = text.text_projection
+    return {
+        "context_length": text.context_length,
+        "vocab_size": text.vocab_size,
+        "heads": text.transformer.resblocks[0].attn.num_heads,
+        "no_causal_mask": text.attn_mask is None,
+        "pool_type": _get(text, "pool_type", "text_pool_type"),
+        "eos_id": _get(text, "eos_id", "text_eos_id"),
+        "proj_type": "none" if projection is None else "linear",
+        "proj_bias": isinstance(projection, nn.Linear) and projection.bias is not None,
+        **_transformer_settings(text.transformer),
+    }
+
+
+def _timm_settings(visual: Any) -> dict[str, Any]:
+    """Our own words: open_clip's would name a model and perhaps fetch it."""
+    trunk, head = timm.origin(visual.trunk), dict(visual.head.named_children())
+    layer = head.get("proj")
+    biased = None if layer is None else layer.bias is not None
+    return {"trunk": {"architecture": trunk.architecture, "kwargs": trunk.kwargs}, "proj_bias": biased}
+
+
+def _hf_settings(text: Any) -> dict[str, Any]:
+    pooler = {"MeanPooler": "mean_pooler", "ClsPooler": "cls_pooler"}.get(type(text.pooler).__name__)
+    config = json.loads(text.config.to_json_string(use_diff=True))
+    config = {name: value for name, value in config.items() if name not in ("transformers_version", "dtype")}
+    return {
+        "config": {**config, "model_type": text.config.model_type},
+        "pooler": pooler or "cls_last_hidden_state_pooler",
+        "proj": None if isinstance(text.proj, nn.Identity) else "linear",
+        "has_pooler": getattr(text.transformer, "pooler", None) is not None,
+    }
 
 
 def _preprocess(visual: Any) -> dict[str, Any]:
@@ -219,7 +300,9 @@ def build(origin: Origin) -> nn.Module:
     for cfg in ("vision_cfg", "text_cfg"):
         for name in origin.kwargs.get(cfg, {}):
             if name.startswith(("timm_", "hf_")):  # they would fetch
-                raise UnsupportedBackbone(f"{cfg}: '{name}' names a tower of another library, which is not read")
+                raise UnsupportedBackbone(f"{cfg}: '{name}' would fetch a tower; build the model with open_clip itself")
+    if "trunk" in origin.kwargs.get("vision_cfg", {}) or "config" in origin.kwargs.get("text_cfg", {}):
+        return _with_borrowed_towers(open_clip, origin.kwargs)
     if origin.architecture in ("CLIP", "CustomTextCLIP"):
         return getattr(open_clip, origin.architecture)(**origin.kwargs)  # type: ignore[no-any-return]
     if origin.architecture not in open_clip.list_models():
@@ -229,6 +312,49 @@ def build(origin: Origin) -> nn.Module:
     config = open_clip.get_model_config(origin.architecture)
     borrowed = ("timm_model_name" in config["vision_cfg"], "hf_model_name" in config["text_cfg"])
     if "multimodal_cfg" in config or any(borrowed):
-        raise UnsupportedBackbone(f"{origin.architecture}: only models with open_clip's own two towers are read")
+        raise UnsupportedBackbone(
+            f"{origin.architecture}: by name, models with open_clip's own two towers are built; load others yourself"
+        )
     model_class = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
     return model_class(**config, **origin.kwargs)  # type: ignore[no-any-return]
+
+
+def _with_borrowed_towers(open_clip: Any, kwargs: dict[str, Any]) -> nn.Module:
+    """A model of open_clip's class whose towers, one or both, are built here, as open_clip would fetch them."""
+    small = {"width": 64, "layers": 1}
+    vision, text = kwargs["vision_cfg"], kwargs["text_cfg"]
+    settings = {
+        **kwargs,
+        "vision_cfg": {**small, "image_size": 16, "patch_size": 16} if "trunk" in vision else vision,
+        "text_cfg": {**small, "heads": 1, "context_length": 4, "vocab_size": 8} if "config" in text else text,
+    }
+    model = open_clip.CustomTextCLIP(**settings)
+    if "trunk" in vision:
+        model.visual = _build_timm_tower(open_clip, vision, kwargs["embed_dim"])
+    if "config" in text:
+        model.text = _build_hf_tower(open_clip, text, kwargs["embed_dim"])
+        model.vocab_size, model.context_length = model.text.vocab_size, model.text.context_length
+    return model  # type: ignore[no-any-return]
+
+
+def _build_timm_tower(open_clip: Any, settings: dict[str, Any], embed_dim: int) -> nn.Module:
+    trunk: Any = timm.build(Origin("timm", settings["trunk"]["architecture"], settings["trunk"]["kwargs"]))
+    # Not by its constructor, which builds trunks by timm's names alone.
+    kind = open_clip.timm_model.TimmModel
+    visual = kind.__new__(kind)
+    nn.Module.__init__(visual)
+    visual.image_size, visual.trunk, visual.head = trunk.patch_embed.img_size, trunk, nn.Sequential()
+    if settings["proj_bias"] is not None:
+        visual.head.add_module("drop", nn.Dropout(0.0))
+        visual.head.add_module("proj", nn.Linear(trunk.num_features, embed_dim, bias=settings["proj_bias"]))
+    return visual  # type: ignore[no-any-return]
+
+
+def _build_hf_tower(open_clip: Any, settings: dict[str, Any], embed_dim: int) -> nn.Module:
+    library = import_extra("transformers", "text", "building a text tower of transformers")
+    config = library.AutoConfig.for_model(**settings["config"])
+    encoder = open_clip.hf_model.HFTextEncoder
+    text = encoder("", embed_dim, config=config, pooler_type=settings["pooler"], proj_type=settings["proj"])
+    if not settings["has_pooler"]:
+        text.transformer.pooler = None
+    return text  # type: ignore[no-any-return]

@@ -69,7 +69,8 @@ def rebuild(spec: Any) -> Any:
     part = Part._kinds[kind].__new__(Part._kinds[kind])
     nn.Module.__init__(part)
     for name in part.facts:
-        setattr(part, name, spec[name])
+        if name in spec or not hasattr(type(part), name):  # a fact that came later has a value on its class
+            setattr(part, name, spec[name])
     for name in spec["absent"]:
         setattr(part, name, None)
     for name, shape in spec["tensors"].items():

@@ -62,11 +62,19 @@ class LatentPool(Part):
         return x[:, 0]  # type: ignore[no-any-return]
 
 
+def _masked_mean(x_BTD: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean over the tokens to whose attention scores nothing is added `(B, D)`."""
+    if mask is None:
+        return x_BTD.mean(dim=1)
+    seen_BT1 = (mask[:, 0, 0] == 0).to(x_BTD.dtype)[..., None]
+    return (x_BTD * seen_BT1).sum(dim=1) / seen_BT1.sum(dim=1)
+
+
 class Readout(Part):
     """Norm, pool, norm, perhaps a hidden layer, then the classifier (or projection to features).
 
     `pool`: `"first"` (CLS), `"index"` (the state's pool position: EOT), `"mean"` or `"map"` of all tokens behind
-    the first `skip`.
+    the first `skip`, `"masked_mean"` of all tokens that the state's mask lets through.
     """
 
     facts = ("pool", "skip", "activation")
@@ -101,6 +109,8 @@ class Readout(Part):
         x = through(self.norm, x)
         if self.latent is not None:
             x = self.latent(x)
+        elif self.pool == "masked_mean":
+            x = _masked_mean(x, state.mask)
         else:
             x = x.mean(dim=1) if self.pool == "mean" else x[:, 0]
         return through(self.norm_pooled, x)

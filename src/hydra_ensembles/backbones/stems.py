@@ -102,10 +102,12 @@ class TokenStem(Part):
     """Token ids `(B, T)`, or a mapping with `input_ids` and perhaps `attention_mask`, `token_type_ids`.
 
     `padding_id`: positions count only the tokens that are not this one, starting behind it (RoBERTa).
+    `hidden_id`: without an `attention_mask`, tokens that are this one are not attended to (open_clip's BERT).
     `pool`: where an index readout looks, `"argmax"` (the highest id) or `"eos"` (the first `eos_id`).
     """
 
-    facts = ("causal", "padding_id", "pool", "eos_id")
+    facts = ("causal", "padding_id", "pool", "eos_id", "hidden_id")
+    hidden_id: int | None = None
 
     def __init__(
         self,
@@ -117,8 +119,10 @@ class TokenStem(Part):
         padding_id: int | None = None,
         pool: str | None = None,
         eos_id: int | None = None,
+        hidden_id: int | None = None,
     ):
         super().__init__()
+        self.hidden_id = hidden_id
         self.words, self.positions, self.norm = words.weight, positions, norm
         self.types = None if types is None else types.weight
         self.causal, self.padding_id, self.pool, self.eos_id = causal, padding_id, pool, eos_id
@@ -157,7 +161,10 @@ class TokenStem(Part):
             x = x + F.embedding(torch.zeros_like(ids) if types is None else types, self.types)
         x = x + F.embedding(self._position_ids(ids), self.positions)
         x = through(self.norm, x)
-        return State(x, _additive(fields.get("attention_mask"), x.dtype), self.causal, pool=self._pool(ids))
+        mask = fields.get("attention_mask")
+        if mask is None and self.hidden_id is not None:
+            mask = ids != self.hidden_id
+        return State(x, _additive(mask, x.dtype), self.causal, pool=self._pool(ids))
 
     def _position_ids(self, ids: Tensor) -> Tensor:
         if self.padding_id is None:

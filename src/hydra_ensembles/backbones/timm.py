@@ -49,14 +49,19 @@ def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def view(model: Any) -> Backbone:
+    return Backbone({"vision": tower(model)})
+
+
+def tower(model: Any, prefix: str = "") -> Tower:
+    """The one encoder; `prefix` is where it stands inside a larger model."""
     for needed in ("patch_embed", "blocks", "norm", "head", "global_pool", "attn_pool"):
         if not hasattr(model, needed):
             raise UnsupportedBackbone(
                 f"{type(model).__name__}: has no '{needed}'; of timm, models in the layout of VisionTransformer "
                 "are supported; add this one with register_backbone"
             )
-    blocks = [_block(block, f"blocks.{i}") for i, block in enumerate(model.blocks)]
-    return Backbone({"vision": Tower(_stem(model), blocks, _readout(model))})
+    blocks = [_block(block, f"{prefix}blocks.{i}") for i, block in enumerate(model.blocks)]
+    return Tower(_stem(model), blocks, _readout(model))
 
 
 def _stem(model: Any) -> PatchStem:

@@ -65,6 +65,23 @@ def view(model: Any) -> Backbone:
 
 
 def _bert(model: Any, base: Any, prefix: str) -> Backbone:
+    blocks = bert_blocks(base, prefix)
+    head = model.classifier
+    if isinstance(head, nn.Linear):  # BERT: the pooler is the hidden layer
+        hidden, out, act = (
+            base.pooler.dense,
+            head,
+            activation_name(base.pooler.activation, f"{prefix}.pooler"),
+        )
+    else:  # RoBERTa's head applies torch.tanh itself, others name their activation
+        act = activation_name(head.activation, "classifier.activation") if hasattr(head, "activation") else "tanh"
+        hidden, out = head.dense, head.out_proj
+    readout = Readout("first", projection_of(out), hidden=projection_of(hidden), activation=act)
+    return Backbone({"text": Tower(token_stem(base.embeddings, prefix), blocks, readout)})
+
+
+def bert_blocks(base: Any, prefix: str) -> list[Block]:
+    """The layers of a BERT-layout encoder; `prefix` is where it stands inside a larger model."""
     blocks = []
     for i, layer in enumerate(base.encoder.layer):
         path = f"{prefix}.encoder.layer.{i}"
@@ -85,18 +102,7 @@ def _bert(model: Any, base: Any, prefix: str) -> Backbone:
                 path=f"{path} ({type(layer).__name__})",
             )
         )
-    head = model.classifier
-    if isinstance(head, nn.Linear):  # BERT: the pooler is the hidden layer
-        hidden, out, act = (
-            base.pooler.dense,
-            head,
-            activation_name(base.pooler.activation, f"{prefix}.pooler"),
-        )
-    else:  # RoBERTa's head applies torch.tanh itself, others name their activation
-        act = activation_name(head.activation, "classifier.activation") if hasattr(head, "activation") else "tanh"
-        hidden, out = head.dense, head.out_proj
-    readout = Readout("first", projection_of(out), hidden=projection_of(hidden), activation=act)
-    return Backbone({"text": Tower(_token_stem(base.embeddings, prefix), blocks, readout)})
+    return blocks
 
 
 def _distilbert(model: Any, base: Any, prefix: str) -> Backbone:
@@ -122,7 +128,7 @@ def _distilbert(model: Any, base: Any, prefix: str) -> Backbone:
         )
     hidden, out = projection_of(model.pre_classifier), projection_of(model.classifier)
     readout = Readout("first", out, hidden=hidden, activation="relu")
-    return Backbone({"text": Tower(_token_stem(base.embeddings, prefix), blocks, readout)})
+    return Backbone({"text": Tower(token_stem(base.embeddings, prefix), blocks, readout)})
 
 
 def _vit(model: Any, base: Any, prefix: str) -> Backbone:
@@ -165,7 +171,7 @@ def _attention(attention: Any, names: Sequence[str], out: nn.Module, path: str) 
     return Attention(SplitQKV(q, k, v), linear_of(out, f"{path} output"), head_dim)
 
 
-def _token_stem(embeddings: Any, prefix: str) -> TokenStem:
+def token_stem(embeddings: Any, prefix: str, hidden_id: int | None = None) -> TokenStem:
     counts_padding = hasattr(embeddings, "create_position_ids_from_input_ids")
     return TokenStem(
         embeddings.word_embeddings,
@@ -173,6 +179,7 @@ def _token_stem(embeddings: Any, prefix: str) -> TokenStem:
         types=getattr(embeddings, "token_type_embeddings", None),
         norm=norm_of(embeddings.LayerNorm, f"{prefix}.embeddings.LayerNorm"),
         padding_id=embeddings.padding_idx if counts_padding else None,
+        hidden_id=hidden_id,
     )
 
 
