@@ -171,6 +171,17 @@ def _borrowed_towers(pooler: str = "mean_pooler") -> nn.Module:
     return model
 
 
+def _hf_two_towers(name: str) -> nn.Module:
+    import transformers
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+    text = {**sizes, "vocab_size": 50, "max_position_embeddings": 9, "bos_token_id": 1, "eos_token_id": 3}
+    vision = {**sizes, "image_size": 16, "patch_size": 4}
+    more = {"projection_dim": 24} if name == "CLIP" else {}
+    config = getattr(transformers, f"{name}Config")(text_config=text, vision_config=vision, **more)
+    return getattr(transformers, f"{name}Model")(config)
+
+
 CASES = [
     Case("timm", _timm, "image"),
     Case("timm-mean", lambda: _timm(global_pool="avg"), "image"),
@@ -193,6 +204,8 @@ CASES = [
     Case("roberta", lambda: _bert_layout("Roberta", pad_token_id=1), "text"),
     Case("distilbert", _distilbert, "text"),
     Case("hf-vit", _hf_vit, "image"),
+    Case("hf-clip", lambda: _hf_two_towers("CLIP"), "both"),
+    Case("hf-siglip", lambda: _hf_two_towers("Siglip"), "both"),
     Case("open_clip", _open_clip, "both"),
     Case("open_clip-borrowed", _borrowed_towers, "both", pads=True),
     Case(
@@ -247,6 +260,9 @@ def own_output(model: nn.Module, inputs: Any) -> dict[str, Tensor]:
         if isinstance(inputs, Tensor):
             out = model(inputs)
             return {"logits": getattr(out, "logits", out)}
+        if "vision" in inputs and hasattr(model, "get_image_features"):
+            image = model.get_image_features(pixel_values=inputs["vision"]).pooler_output
+            return {"vision": image, "text": model.get_text_features(input_ids=inputs["text"]).pooler_output}
         if "vision" in inputs:
             image, text = model.encode_image(inputs["vision"]), model.encode_text(inputs["text"])
             return {"vision": image, "text": text}

@@ -93,12 +93,12 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-def own_block(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The library's forward of a block on tokens `(B, T, D)`, without dropout."""
+def own_block(module: nn.Module, **arguments: Any) -> Callable[[Tensor], Tensor]:
+    """The library's forward of a block on tokens `(B, T, D)`, without dropout; it may ask for more arguments."""
 
     def forward(x: Tensor) -> Tensor:
         with evaluating(module):
-            out: Any = module(x)
+            out: Any = module(x, **arguments)
         return out[0] if isinstance(out, tuple) else out  # type: ignore[no-any-return]
 
     return forward

@@ -213,10 +213,9 @@ def origin(model: Any) -> Origin:
 def _embed_dim(model: Any) -> int:
     """How long features are: as long as what the image tower ends in."""
     classifier = _vision(model.visual).readout.classifier
-    if classifier is None:
-        return int(model.visual.output_dim if hasattr(model.visual, "output_dim") else model.visual.trunk.num_features)
-    rows, columns = classifier.weight.shape
-    return int(columns if classifier.transposed else rows)
+    if classifier is not None:
+        return classifier.out_features
+    return int(model.visual.output_dim if hasattr(model.visual, "output_dim") else model.visual.trunk.num_features)
 
 
 def _vision_settings(visual: Any) -> dict[str, Any]:

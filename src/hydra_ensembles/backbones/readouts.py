@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hydra_ensembles.backbones.attention import PackedQKV
 from hydra_ensembles.backbones.parts import ACTIVATIONS, FeedForward, Norm, Part, through
 from hydra_ensembles.backbones.state import Read, State, take
 
@@ -30,7 +31,10 @@ def projection_of(layer: nn.Linear) -> Projection:
 
 
 class LatentPool(Part):
-    """Map pooling: one learned query attends over the tokens, then a residual MLP."""
+    """Map pooling: one learned query attends over the tokens, then a residual MLP.
+
+    Queries, keys and values come from `q` and `kv`, or from one packed matrix, `qkv`.
+    """
 
     facts = ("num_heads",)
 
@@ -38,21 +42,28 @@ class LatentPool(Part):
         self,
         latent: nn.Parameter,
         q: nn.Linear | None,
-        kv: nn.Linear,
+        kv: nn.Linear | None,
         out: nn.Linear,
         num_heads: int,
         q_norm: Norm | None = None,
         k_norm: Norm | None = None,
         norm: Norm | None = None,
         mlp: FeedForward | None = None,
+        qkv: PackedQKV | None = None,
     ):
         super().__init__()
+        self.qkv = qkv
         self.latent, self.q, self.kv, self.out, self.num_heads = latent, q, kv, out, num_heads
         self.q_norm, self.k_norm, self.norm, self.mlp = q_norm, k_norm, norm, mlp
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        q = self.latent if self.q is None else self.q(self.latent)
-        k, v = self.kv(x_BTD).chunk(2, dim=-1)
+        packed = getattr(self, "qkv", None)  # what was stored before there were packed ones says nothing of it
+        if packed is not None:
+            q, k, v = packed(x_BTD, self.latent)
+        else:
+            assert self.kv is not None
+            q = self.latent if self.q is None else self.q(self.latent)
+            k, v = self.kv(x_BTD).chunk(2, dim=-1)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (q, k, v))
         q, k = through(self.q_norm, q), through(self.k_norm, k)
         z = F.scaled_dot_product_attention(q.expand(x_BTD.shape[0], -1, -1, -1), k, v)
@@ -73,8 +84,8 @@ def _masked_mean(x_BTD: Tensor, mask: Tensor | None) -> Tensor:
 class Readout(Part):
     """Norm, pool, norm, perhaps a hidden layer, then the classifier (or projection to features).
 
-    `pool`: `"first"` (CLS), `"index"` (the state's pool position: EOT), `"mean"` or `"map"` of all tokens behind
-    the first `skip`, `"masked_mean"` of all tokens that the state's mask lets through.
+    `pool`: `"first"` (CLS), `"last"`, `"index"` (the state's pool position: EOT), `"mean"` or `"map"` of all tokens
+    behind the first `skip`, `"masked_mean"` of all tokens that the state's mask lets through.
     """
 
     facts = ("pool", "skip", "activation")
@@ -99,6 +110,8 @@ class Readout(Part):
         """The positions this readout looks at; the last block need not compute any other."""
         if self.pool == "first":
             return slice(0, 1)
+        if self.pool == "last":
+            return slice(-1, None)
         if self.pool == "index":
             return state.pool
         return slice(self.skip, None) if self.skip else None

@@ -37,7 +37,8 @@ class PatchStem(Part):
         norm: Norm | None = None,
     ):
         super().__init__()
-        if conv.stride != conv.kernel_size or set(conv.padding) - {0} or set(conv.dilation) != {1} or conv.groups != 1:
+        is_padded = conv.padding != "valid" and bool(set(conv.padding) - {0})
+        if conv.stride != conv.kernel_size or is_padded or set(conv.dilation) != {1} or conv.groups != 1:
             raise UnsupportedBackbone(f"the patch convolution {conv} does not cut the image into patches side by side")
         self.weight, self.bias = conv.weight, conv.bias
         self.patch_size: list[int] = list(conv.kernel_size)

@@ -8,6 +8,7 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from hydra_ensembles.backbones.stems import PatchStem, TokenStem
 from hydra_ensembles.backbones.surgery import NoHeads, channels_of, keep_columns, keep_rows
 from hydra_ensembles.optional import import_extra
 
+_BERT_LAYERS = ("query", "key", "value")
 _TASKS = ("ForSequenceClassification", "ForImageClassification")
 
 
@@ -37,12 +39,25 @@ def recognises(model: nn.Module) -> bool:
 
 
 def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
+    if _is_clip(model):
+        return _clip().own_forward(model, inputs)  # type: ignore[no-any-return]
     if isinstance(inputs, Mapping):
         return model(**inputs, return_dict=True).logits  # type: ignore[no-any-return]
     return model(inputs, return_dict=True).logits  # type: ignore[no-any-return]
 
 
+def _is_clip(model: nn.Module) -> bool:
+    return hasattr(model, "vision_model") and hasattr(model, "text_model") and hasattr(model, "logit_scale")
+
+
+def _clip() -> Any:
+    """The file for models of two towers, which uses this one."""
+    return import_module("hydra_ensembles.backbones.transformers_clip")
+
+
 def view(model: Any) -> Backbone:
+    if _is_clip(model):
+        return _clip().view(model)  # type: ignore[no-any-return]
     base = getattr(model, model.base_model_prefix, None)
     if base is None or base is model or not hasattr(model, "classifier"):
         raise UnsupportedBackbone(
@@ -88,7 +103,7 @@ def bert_blocks(base: Any, prefix: str) -> list[Block]:
         attention = layer.attention
         blocks.append(
             Block(
-                _attention(attention.self, ("query", "key", "value"), attention.output.dense, f"{path}.attention.self"),
+                attention_of(attention.self, _BERT_LAYERS, attention.output.dense, f"{path}.attention.self"),
                 FeedForward(
                     linear_of(layer.intermediate.dense, f"{path}.intermediate.dense"),
                     linear_of(layer.output.dense, f"{path}.output.dense"),
@@ -98,7 +113,7 @@ def bert_blocks(base: Any, prefix: str) -> list[Block]:
                 norm_mlp=norm_of(layer.output.LayerNorm, f"{path}.output.LayerNorm"),
                 post_norm=True,
                 own=own_block(layer),
-                shrink=partial(_shrink, attention, "self", ("query", "key", "value"), None),
+                shrink=partial(shrink, attention, "self", _BERT_LAYERS, None),
                 path=f"{path} ({type(layer).__name__})",
             )
         )
@@ -112,7 +127,7 @@ def _distilbert(model: Any, base: Any, prefix: str) -> Backbone:
         path = f"{prefix}.transformer.layer.{i}"
         blocks.append(
             Block(
-                _attention(layer.attention, names, layer.attention.out_lin, f"{path}.attention"),
+                attention_of(layer.attention, names, layer.attention.out_lin, f"{path}.attention"),
                 FeedForward(
                     linear_of(layer.ffn.lin1, f"{path}.ffn.lin1"),
                     linear_of(layer.ffn.lin2, f"{path}.ffn.lin2"),
@@ -122,7 +137,7 @@ def _distilbert(model: Any, base: Any, prefix: str) -> Backbone:
                 norm_mlp=norm_of(layer.output_layer_norm, f"{path}.output_layer_norm"),
                 post_norm=True,
                 own=own_block(layer),
-                shrink=partial(_shrink, layer, "attention", names, "out_lin"),
+                shrink=partial(shrink, layer, "attention", names, "out_lin"),
                 path=f"{path} ({type(layer).__name__})",
             )
         )
@@ -138,7 +153,7 @@ def _vit(model: Any, base: Any, prefix: str) -> Backbone:
         path = f"{prefix}.layers.{i}"
         blocks.append(
             Block(
-                _attention(layer.attention, names, layer.attention.o_proj, f"{path}.attention"),
+                attention_of(layer.attention, names, layer.attention.o_proj, f"{path}.attention"),
                 FeedForward(
                     linear_of(layer.mlp.fc1, f"{path}.mlp.fc1"),
                     linear_of(layer.mlp.fc2, f"{path}.mlp.fc2"),
@@ -147,7 +162,7 @@ def _vit(model: Any, base: Any, prefix: str) -> Backbone:
                 norm_attention=norm_of(layer.layernorm_before, f"{path}.layernorm_before"),
                 norm_mlp=norm_of(layer.layernorm_after, f"{path}.layernorm_after"),
                 own=own_block(layer),
-                shrink=partial(_shrink, layer, "attention", names, "o_proj"),
+                shrink=partial(shrink, layer, "attention", names, "o_proj"),
                 path=f"{path} ({type(layer).__name__})",
             )
         )
@@ -163,7 +178,7 @@ def _vit(model: Any, base: Any, prefix: str) -> Backbone:
     return Backbone({"vision": Tower(stem, blocks, readout)})
 
 
-def _attention(attention: Any, names: Sequence[str], out: nn.Module, path: str) -> Attention:
+def attention_of(attention: Any, names: Sequence[str], out: nn.Module, path: str) -> Attention:
     head_dim = getattr(attention, "attention_head_size", None) or attention.head_dim
     q, k, v = (linear_of(getattr(attention, name), f"{path}.{name}") for name in names)
     if not q.out_features == k.out_features == v.out_features:
@@ -183,7 +198,7 @@ def token_stem(embeddings: Any, prefix: str, hidden_id: int | None = None) -> To
     )
 
 
-def _shrink(owner: Any, name: str, layers: Sequence[str], out: str | None, keep: Sequence[int]) -> None:
+def shrink(owner: Any, name: str, layers: Sequence[str], out: str | None, keep: Sequence[int]) -> None:
     """Shrink the attention `owner.name`; `out` names its output layer, None where the owner's `output` has it."""
     attention = getattr(owner, name)
     head_dim = getattr(attention, "attention_head_size", None) or attention.head_dim
@@ -191,7 +206,7 @@ def _shrink(owner: Any, name: str, layers: Sequence[str], out: str | None, keep:
     for layer in layers:
         keep_rows(getattr(attention, layer), channels)
     keep_columns(owner.output.dense if out is None else getattr(attention, out), channels)
-    for count in ("num_attention_heads", "n_heads"):
+    for count in ("num_attention_heads", "n_heads", "num_heads"):
         if hasattr(attention, count):
             setattr(attention, count, len(keep))
     if hasattr(attention, "all_head_size"):
@@ -201,6 +216,8 @@ def _shrink(owner: Any, name: str, layers: Sequence[str], out: str | None, keep:
 
 
 def origin(model: Any) -> Origin:
+    if _is_clip(model):
+        return _clip().origin(model)  # type: ignore[no-any-return]
     config = model.config
     head = model.classifier
     count = (head if isinstance(head, nn.Linear) else head.out_proj).out_features
@@ -218,9 +235,11 @@ def origin(model: Any) -> Origin:
 def build(origin: Origin) -> nn.Module:
     transformers = import_extra("transformers", "text", "building a transformers model")
     architecture = origin.architecture
-    if not architecture.endswith(_TASKS) or not hasattr(transformers, architecture):
+    is_known = architecture.endswith(_TASKS) or architecture in _clip().MODELS
+    if not is_known or not hasattr(transformers, architecture):
         raise UnsupportedBackbone(
-            f"transformers has no classifier named '{architecture}'; names end in {' or '.join(_TASKS)}"
+            f"transformers has no classifier named '{architecture}'; names end in {' or '.join(_TASKS)}, "
+            f"or are {' or '.join(_clip().MODELS)}"
         )
     model_class = getattr(transformers, architecture)
     return model_class(model_class.config_class.from_dict(dict(origin.kwargs)))  # type: ignore[no-any-return]

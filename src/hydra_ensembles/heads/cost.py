@@ -125,9 +125,14 @@ def readout_cost(readout: Readout, T: int) -> Cost:
     """Pooling, hidden layer and classifier."""
     mult_adds = sum(p.weight.numel() for p in (readout.hidden, readout.classifier) if p is not None)
     if (pool := readout.latent) is not None:
-        tokens, D = T - readout.skip, pool.kv.in_features
-        mult_adds += 0 if pool.q is None else pool.q.weight.numel()
-        mult_adds += tokens * pool.kv.weight.numel() + 2 * tokens * D + pool.out.weight.numel()
+        tokens, D = T - readout.skip, pool.out.out_features
+        if pool.qkv is not None:
+            mult_adds += (1 + 2 * tokens) * pool.qkv.weight.numel() // 3
+        else:
+            assert pool.kv is not None
+            mult_adds += 0 if pool.q is None else pool.q.weight.numel()
+            mult_adds += tokens * pool.kv.weight.numel()
+        mult_adds += 2 * tokens * D + pool.out.weight.numel()
         mult_adds += 0 if pool.mlp is None else mlp_cost(pool.mlp, 1).mult_adds
     return Cost(_params(readout), mult_adds)
 
@@ -155,7 +160,7 @@ def predict_costs(
 
 
 def tokens_read(readout: Readout, T: int) -> int:
-    return 1 if readout.pool in ("first", "index") else T - readout.skip
+    return 1 if readout.pool in ("first", "last", "index") else T - readout.skip
 
 
 def _params(module: nn.Module) -> int:
