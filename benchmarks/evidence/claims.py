@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from evidence.asking import ask_network, asked
-from evidence.methods import MOST_MEMBERS, Row, heads_of, hydra_row, long_ranking, members_of
+from evidence.methods import MOST_MEMBERS, Row, cost_of_hydra, heads_of, hydra_row, long_ranking, members_of
 from evidence.networks import OBJECTIVES, Networks
+from hydra_ensembles import fuse
 from hydra_ensembles.baselines import DeepEnsemble
 from hydra_ensembles.heads import Member
 from hydra_ensembles.heads.cost import Cost
@@ -88,16 +89,51 @@ def member_counts(networks: Networks) -> Iterator[Row]:
 
 def trunk(networks: Networks, seed: int, blocks: int, keep: int) -> Row:
     """Ours: the first blocks are shared, circuits are searched behind them."""
-    setting = networks.setting
-    remove = (setting.layers - blocks) * setting.heads - keep
-    layers = range(blocks, setting.layers)
-    rankings = [
-        networks.circuit(seed, objective, remove, f"circuit-{objective}-trunk{blocks}", layers=layers)
-        for objective in OBJECTIVES
-    ]
-    chosen = networks.selection(f"trunk{blocks}", seed, rankings, keep=keep, trunk=blocks)
+    setting, chosen = networks.setting, _trunk_heads(networks, seed, blocks, keep)
     units = [networks.member(f"trunk{blocks}", seed, m, chosen, freeze_blocks=blocks) for m in range(setting.members)]
     return hydra_row(networks, f"hydra (circuit), trunk of {blocks}", f"trunk{blocks}", seed, units, _heads(networks))
+
+
+def trunks_without_training(networks: Networks) -> Iterator[Row]:
+    """Ours: a trunk of any length, behind it the usual share of heads, nothing trained."""
+    setting = networks.setting
+    for blocks in range(setting.layers):
+        keep = round(setting.keep * (setting.layers - blocks) / setting.layers)
+        chosen = _trunk_heads(networks, 0, blocks, keep) if blocks else heads_of(networks, "circuit", 0)
+
+        def members(chosen: str = chosen) -> list[Member]:
+            return [networks.pruned(0, m, chosen) for m in range(setting.members)]
+
+        part = asked(
+            networks,
+            f"hydra-untrained-trunk{blocks}-0",
+            lambda members=members: fuse(members()),  # type: ignore[misc]
+            (networks.base(0), chosen),
+        )
+        yield Row(
+            f"hydra (circuit), trunk of {blocks}, no training",
+            0,
+            (part,),
+            lambda members=members: cost_of_hydra(networks, members()),  # type: ignore[misc]
+            _heads(networks),
+        )
+
+
+def _trunk_heads(networks: Networks, seed: int, blocks: int, keep: int) -> str:
+    """Three circuits behind a trunk."""
+    setting = networks.setting
+    remove = (setting.layers - blocks) * setting.heads - keep
+    rankings = [
+        networks.circuit(
+            seed,
+            objective,
+            remove,
+            f"circuit-{objective}-trunk{blocks}",
+            layers=range(blocks, setting.layers),
+        )
+        for objective in OBJECTIVES
+    ]
+    return networks.selection(f"trunk{blocks}", seed, rankings, keep=keep, trunk=blocks)
 
 
 def grouped(networks: Networks, seed: int) -> Row:

@@ -70,6 +70,8 @@ VARIANTS: tuple[Maker, ...] = (
     lambda networks, seed: claims.trunk(networks, seed, 6, 15),
 )
 """Changes of the paper's recipe, beside joint selection and scores; which is best is said by validation data alone."""
+TRUNKS = {6: 15, 8: 10}
+"""Shared blocks, half and two thirds of all, and the heads kept behind them, as large a share as without a trunk."""
 PROBES = 16
 
 
@@ -99,6 +101,9 @@ def planned() -> tuple[Networks, list[str]]:
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "cifar100-test"), {FAR[1]: lambda m: shown(m, FAR[1])})]
+    shared = [claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items() for seed in SEEDS]
+    shared += claims.trunks_without_training(networks)
+    wanted += [results_unit(networks, one, "claims") for one in shared]
     return networks, wanted
 
 

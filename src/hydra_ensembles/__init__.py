@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hydra_ensembles.backbones import Backbone, load_model, register_backbone
+    from hydra_ensembles.backbones import Backbone, ZeroShotClassifier, load_model, register_backbone
     from hydra_ensembles.evaluation import (
         ConformalSets,
         OODDetector,
@@ -23,6 +23,7 @@ __version__ = "0.1.0.dev0"
 # Imported at first use, so that `hydra-ens --help` does not wait for torch.
 _ROOMS = {
     "Backbone": "backbones",
+    "ZeroShotClassifier": "backbones",
     "load_model": "backbones",
     "register_backbone": "backbones",
     "ConformalSets": "evaluation",
@@ -58,6 +59,7 @@ __all__ = [
     "Prediction",
     "Protocol",
     "TemperatureScaler",
+    "ZeroShotClassifier",
     "ablate",
     "circuit_ranking",
     "describe",

@@ -86,6 +86,7 @@ def networks(tmp_path_factory):
             *claimed.sources(made),
             *claimed.member_counts(made),
             claimed.trunk(made, 0, 1, 4),
+            *claimed.trunks_without_training(made),
             claimed.grouped(made, 0),
             claimed.trained_otherwise(made, 0, "smoothing 0.1", "smooth", label_smoothing=0.1),
             claimed.control_otherwise(made, 0, "DE(D)+", "smoothing 0.1", "plus-smooth", label_smoothing=0.1),

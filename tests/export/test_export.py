@@ -1,5 +1,6 @@
 """An exported hydra answers as the hydra does, in its own runtime, whatever the family, batch and length."""
 
+import copy
 import json
 import random
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from families import BY_NAME, CASES, model_of
-from hydra_ensembles import HeadSet, fuse, prune
+from hydra_ensembles import HeadSet, ZeroShotClassifier, fuse, prune
 from hydra_ensembles.cli.main import main
 from hydra_ensembles.export import ExportError, Graph, export
 from hydra_ensembles.export.writing import check_file, other_inputs, runner
@@ -38,6 +39,15 @@ def test_onnx_runtime_answers_as_the_hydra(case, tmp_path):
     expected = hydra.predict(named)
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, getattr(expected, name), atol=1e-4, rtol=0, check_dtype=False)
+
+
+def test_a_zero_shot_hydra_takes_images_alone(tmp_path):
+    prompts = torch.tensor([[[5, 6, 49]], [[7, 49, 0]], [[8, 9, 49]]])
+    model = ZeroShotClassifier(copy.deepcopy(model_of("open_clip")), list("abc"), prompts)
+    hydra = fuse([prune(model, HeadSet.sample(model, keep=16, seed=seed)) for seed in range(2)])
+    images = BY_NAME["open_clip"].inputs(3, 9, 0)["vision"]
+    found = runner(export(hydra, tmp_path))({"pixel_values": images})
+    torch.testing.assert_close(found["probs"], hydra.predict(images).probs, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("is_ragged", [False, True], ids=["equal", "ragged"])

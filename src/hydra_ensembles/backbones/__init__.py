@@ -6,6 +6,7 @@ from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.references import UnknownReference, load_model, origin_of
 from hydra_ensembles.backbones.state import State
+from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
 
 __all__ = [
     "Backbone",
@@ -17,6 +18,7 @@ __all__ = [
     "Tower",
     "UnknownReference",
     "UnsupportedBackbone",
+    "ZeroShotClassifier",
     "family_of",
     "load_model",
     "origin_of",

@@ -70,6 +70,8 @@ class Backbone(Part):
     """Towers by name, and how their features join into logits."""
 
     towers: dict[str, Tower]
+    fixed: tuple[str, ...] = ()
+    """Towers that do not look at the inputs."""
 
     def __init__(self, towers: Mapping[str, Tower], contrast: Contrast | None = None):
         super().__init__()
@@ -94,11 +96,20 @@ class Backbone(Part):
             _tried[model] = spec
         return backbone
 
-    def features(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Each tower's output; with several towers, inputs by tower name."""
+    def parts(self, inputs: Inputs) -> Mapping[str, Any]:
+        """What each tower takes; with several towers, inputs by tower name."""
         if len(self.towers) == 1:
-            return {name: tower(inputs) for name, tower in self.towers.items()}
-        return {name: self.towers[name](part) for name, part in by_tower(inputs, self.towers).items()}
+            return dict.fromkeys(self.towers, inputs)
+        return by_tower(inputs, self.towers)
+
+    def sample(self) -> Inputs:
+        """One random input that fits, to try the model with."""
+        samples = {name: tower.stem.sample() for name, tower in self.towers.items()}
+        return samples if len(samples) > 1 else next(iter(samples.values()))
+
+    def features(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Each tower's output."""
+        return {name: self.towers[name](part) for name, part in self.parts(inputs).items()}
 
     def join(self, features: Mapping[str, Tensor]) -> Tensor:
         """Logits `(B, C)`: one tower's output as it is, two towers' similarities."""
@@ -142,6 +153,7 @@ _families: dict[str, str | Family] = {
     "torchvision": "hydra_ensembles.backbones.torchvision",
     "transformers": "hydra_ensembles.backbones.transformers",
     "open_clip": "hydra_ensembles.backbones.open_clip",
+    "zero_shot": "hydra_ensembles.backbones.zero_shot",
 }
 
 

@@ -4,10 +4,11 @@ Towers borrowed from other libraries, a timm trunk and a BERT-layout text encode
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import timm, transformers
@@ -41,6 +42,28 @@ def recognises(model: nn.Module) -> bool:
 def own_forward(model: Any, inputs: Inputs) -> Tensor:
     fields = by_tower(inputs, {"vision": model.visual, "text": model})
     return model.get_logits(fields["vision"], fields["text"])[0]  # type: ignore[no-any-return]
+
+
+def own_features(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Features of the towers that there are inputs for; open_clip's own text tower wants texts of full length."""
+    found = {}
+    if "vision" in inputs:
+        found["vision"] = model.encode_image(inputs["vision"])
+    if "text" in inputs:
+        ids = inputs["text"]
+        missing = 0 if _is_borrowed(getattr(model, "text", None)) else model.context_length - ids.shape[1]
+        found["text"] = model.encode_text(F.pad(ids, (0, missing)))
+    return found
+
+
+def _is_borrowed(text: Any) -> bool:
+    """Is this text tower one of transformers?"""
+    return hasattr(text, "pooler") and hasattr(text, "proj")
+
+
+def view_contrast(model: Any) -> tuple[Tensor, Tensor | None]:
+    """Logit scale, as a logarithm, and bias."""
+    return model.logit_scale, model.logit_bias
 
 
 def view(model: Any) -> Backbone:
@@ -118,7 +141,7 @@ def _hf_tower(text: Any, prefix: str) -> Tower:
 
 
 def _text(text: Any, prefix: str) -> Tower:
-    if hasattr(text, "pooler") and hasattr(text, "proj"):
+    if _is_borrowed(text):
         return _hf_tower(text, prefix)
     if not hasattr(text, "token_embedding") or not hasattr(text, "transformer"):
         raise UnsupportedBackbone(
@@ -198,7 +221,7 @@ def _shrink(block: Any, keep: Sequence[int]) -> None:
 def origin(model: Any) -> Origin:
     text = model.text if hasattr(model, "text") else model
     visual = model.visual
-    is_timm, is_hf = hasattr(visual, "trunk"), hasattr(text, "pooler") and hasattr(text, "proj")
+    is_timm, is_hf = hasattr(visual, "trunk"), _is_borrowed(text)
     kwargs = {
         "embed_dim": _embed_dim(model),
         "quick_gelu": not is_timm and type(visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU",

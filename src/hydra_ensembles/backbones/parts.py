@@ -22,6 +22,8 @@ class Part(nn.Module):
     """A module that can say in JSON what it is, and be rebuilt from that."""
 
     facts: ClassVar[tuple[str, ...]] = ()
+    whole_numbers: ClassVar[tuple[str, ...]] = ()
+    """Tensors that are not trained and hold token ids, say."""
     _kinds: ClassVar[dict[str, type["Part"]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -74,7 +76,9 @@ def rebuild(spec: Any) -> Any:
     for name in spec["absent"]:
         setattr(part, name, None)
     for name, shape in spec["tensors"].items():
-        part.register_parameter(name, nn.Parameter(torch.empty(shape, device="meta")))
+        is_whole = name in part.whole_numbers
+        empty = torch.empty(shape, device="meta", dtype=torch.int64 if is_whole else None)
+        part.register_parameter(name, nn.Parameter(empty, requires_grad=not is_whole))
     for name, child in spec["parts"].items():
         part.add_module(name, rebuild(child))
     return part

@@ -55,6 +55,22 @@ def _clip() -> Any:
     return import_module("hydra_ensembles.backbones.transformers_clip")
 
 
+def own_features(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Features of the towers of CLIP or SigLIP that there are inputs for."""
+    return _clip().own_features(_two_towers(model), inputs)  # type: ignore[no-any-return]
+
+
+def view_contrast(model: Any) -> tuple[Tensor, Tensor | None]:
+    """Logit scale, as a logarithm, and bias, of CLIP or SigLIP."""
+    return _clip().view_contrast(_two_towers(model))  # type: ignore[no-any-return]
+
+
+def _two_towers(model: Any) -> Any:
+    if not _is_clip(model):
+        raise UnsupportedBackbone(f"{type(model).__name__} has no text tower beside an image tower")
+    return model
+
+
 def view(model: Any) -> Backbone:
     if _is_clip(model):
         return _clip().view(model)  # type: ignore[no-any-return]

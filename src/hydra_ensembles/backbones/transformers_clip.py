@@ -5,6 +5,7 @@ pooling and its text from the last token.
 """
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,21 @@ def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
     named = {"pixel_values": images} if isinstance(images, Tensor) else dict(images)
     named |= {"input_ids": texts} if isinstance(texts, Tensor) else dict(texts)
     return model(**named, return_dict=True).logits_per_image  # type: ignore[no-any-return]
+
+
+def own_features(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Features of the towers that there are inputs for."""
+    found: dict[str, Any] = {}
+    if "vision" in inputs:
+        found["vision"] = model.get_image_features(pixel_values=inputs["vision"])
+    if "text" in inputs:
+        found["text"] = model.get_text_features(input_ids=inputs["text"])
+    return {tower: output.pooler_output for tower, output in found.items()}
+
+
+def view_contrast(model: Any) -> tuple[Tensor, Tensor | None]:
+    """Logit scale, as a logarithm, and bias."""
+    return model.logit_scale, getattr(model, "logit_bias", None)
 
 
 def view(model: Any) -> Backbone:

@@ -99,7 +99,9 @@ def sample_inputs(model: nn.Module, batch: int, text_tokens: int | None = None) 
 
     Texts have 8 tokens, `text_tokens` where that is said and the model takes so many, or the one length it takes.
     """
-    samples = {name: _sample(tower, text_tokens) for name, tower in Backbone.of(model).towers.items()}
+    backbone = Backbone.of(model)
+    towers = {name: tower for name, tower in backbone.towers.items() if name not in backbone.fixed}
+    samples = {name: _sample(tower, text_tokens) for name, tower in towers.items()}
     inputs = {name: x.expand(batch, *x.shape[1:]).contiguous() for name, x in samples.items()}
     return inputs if len(inputs) > 1 else next(iter(inputs.values()))
 

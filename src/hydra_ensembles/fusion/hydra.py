@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Inputs, State
+from hydra_ensembles.backbones.backbone import by_tower
 from hydra_ensembles.backbones.parts import Part, rebuild
 from hydra_ensembles.backbones.state import repeated
 from hydra_ensembles.fusion.grouped import MemberStems
@@ -58,6 +59,20 @@ class FusedContrast(Part):
         return logits if self.logit_bias is None else logits + self.logit_bias[:, None, None]
 
 
+class FusedClasses(Part):
+    """Joins the image towers of a zero-shot hydra with each member's class embeddings, a table `(M, C, E)`."""
+
+    def __init__(self, table_MCE: Tensor, contrast: FusedContrast):
+        super().__init__()
+        self.table = nn.Parameter(table_MCE)
+        self.logit_scale, self.logit_bias = contrast.logit_scale, contrast.logit_bias
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        image_MBE = F.normalize(features["vision"], dim=-1)
+        logits = self.logit_scale.exp()[:, None, None] * (image_MBE @ self.table.transpose(1, 2))
+        return logits if self.logit_bias is None else logits + self.logit_bias[:, None, None]
+
+
 class Hydra(Part):
     """M members fused into one network; made by `fuse`.
 
@@ -71,7 +86,7 @@ class Hydra(Part):
     def __init__(
         self,
         towers: Mapping[str, HydraTower],
-        contrast: FusedContrast | None,
+        contrast: FusedContrast | FusedClasses | None,
         num_members: int,
         mlp: str,
         last_block: str,
@@ -104,8 +119,11 @@ class Hydra(Part):
         if self.contrast is None:
             (tower,) = self.towers.values()
             return tower(inputs, self.last_block).transpose(0, 1)  # type: ignore[no-any-return]
-        assert not isinstance(inputs, Tensor)
-        features = {name: tower(inputs[name], self.last_block) for name, tower in self.towers.items()}
+        if isinstance(self.contrast, FusedClasses):
+            parts: Mapping[str, Any] = dict.fromkeys(self.towers, inputs)
+        else:
+            parts = by_tower(inputs, dict(self.towers.items()))
+        features = {name: tower(parts[name], self.last_block) for name, tower in self.towers.items()}
         return self.contrast(features).transpose(0, 1)  # type: ignore[no-any-return]
 
     def forward(self, inputs: Inputs) -> Tensor:

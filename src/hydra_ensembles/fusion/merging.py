@@ -15,10 +15,11 @@ from hydra_ensembles.backbones.attention import Attention
 from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, rebuild, spec_of
 from hydra_ensembles.backbones.readouts import LatentPool, Projection
 from hydra_ensembles.backbones.stems import PatchStem, TokenStem
+from hydra_ensembles.backbones.zero_shot import ZeroShotBackbone, class_embeddings
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.fusion.attention import FusedAttention
 from hydra_ensembles.fusion.grouped import MemberLinear, MemberNorm, MemberPools, MemberScale, MemberStems
-from hydra_ensembles.fusion.hydra import FusedContrast, Hydra, HydraTower
+from hydra_ensembles.fusion.hydra import FusedClasses, FusedContrast, Hydra, HydraTower
 from hydra_ensembles.heads import HeadSet, Member
 
 
@@ -46,7 +47,10 @@ def fuse(members: Sequence[nn.Module], mlp: str = "average", last_block: str = "
     _check_alike(backbones)
     with torch.no_grad():
         towers = {name: _tower([b.towers[name] for b in backbones], mlp) for name in backbones[0].towers}
-        hydra = Hydra(towers, _contrast(backbones), len(members), mlp, last_block)
+        contrast: FusedContrast | FusedClasses | None = _contrast(backbones)
+        if isinstance(backbones[0], ZeroShotBackbone):
+            contrast = _classes(towers.pop("text"), contrast, backbones[0].contrast)
+        hydra = Hydra(towers, contrast, len(members), mlp, last_block)
     heads = [member.heads if isinstance(member, Member) else HeadSet.all(member) for member in members]
     hydra.about(heads, _agreed(members, "classes"), _agreed(members, "preprocess"), {})
     return hydra.eval()
@@ -119,6 +123,11 @@ def _contrast(backbones: list[Backbone]) -> FusedContrast | None:
     if contrasts[0].logit_bias is not None:
         biases = torch.stack([_tensor(c, "logit_bias").reshape(()) for c in contrasts if c is not None])
     return FusedContrast(scales, biases)
+
+
+def _classes(text: HydraTower, contrast: Any, prompts: Any) -> FusedClasses:
+    """Each member's class embeddings: the fused text tower runs once, here, and never again."""
+    return FusedClasses(class_embeddings(text(None, "read"), prompts.per_class), contrast)
 
 
 def _backbone(member: nn.Module) -> Backbone:

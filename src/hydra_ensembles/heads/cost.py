@@ -13,6 +13,7 @@ from hydra_ensembles.backbones import Backbone, Block, Tower
 from hydra_ensembles.backbones.parts import FeedForward, Norm, Scale
 from hydra_ensembles.backbones.readouts import Readout
 from hydra_ensembles.backbones.stems import PatchStem
+from hydra_ensembles.backbones.zero_shot import Prompted
 from hydra_ensembles.heads.head_set import HeadSet, HeadSetError
 
 DEFAULT_TEXT_TOKENS = 128
@@ -41,6 +42,8 @@ def tokens_of(tower: Tower, text_tokens: int | None = None) -> int:
     stem = tower.stem
     if isinstance(stem, PatchStem):
         return stem.num_tokens
+    if isinstance(stem, Prompted):
+        return int(stem.prompts.shape[-1])
     return min(text_tokens or (stem.max_tokens if stem.causal else DEFAULT_TEXT_TOKENS), stem.max_tokens)
 
 
@@ -64,23 +67,33 @@ def hydra_cost(
     """
     total = NOTHING
     for name, tower in backbone.towers.items():
-        T, shared = tokens_of(tower, text_tokens), trunk if isinstance(trunk, int) else trunk[name]
-        total += stem_cost(tower)
-        for layer, block in enumerate(tower.blocks):
-            assert isinstance(block, Block)
-            is_last_read = layer == len(tower.blocks) - 1 and last_block == "read"
-            S = tokens_read(tower.readout, T) if is_last_read else T
-            if layer < shared:
-                total += block_cost(block, T, S)
-                continue
-            mlp = mlp_cost(block.mlp, S)
-            total += Cost(mlp.params, len(keeps) * mlp.mult_adds)
-            for keep in keeps:
-                total += attention_cost(block, T, S, len(keep[name][layer])) + Cost(norm_params(block), 0)
-        for _ in keeps:
-            total += readout_cost(tower.readout, T)
+        shared = trunk if isinstance(trunk, int) else trunk.get(name, 0)
+        found = _tower_cost(tower, [keep[name] for keep in keeps], shared, last_block, text_tokens)
+        # A tower that looks at prompts runs once, not once an input.
+        total += Cost(found.params, 0) if name in backbone.fixed else found
     if backbone.contrast is not None:
         total += Cost(len(keeps) * _params(backbone.contrast), 0)
+    return total
+
+
+def _tower_cost(
+    tower: Tower, keeps: Sequence[Sequence[Sequence[int]]], trunk: int, last_block: str, text_tokens: int | None
+) -> Cost:
+    """One tower of all members; `keeps` are each member's heads by layer."""
+    T, total = tokens_of(tower, text_tokens), stem_cost(tower)
+    for layer, block in enumerate(tower.blocks):
+        assert isinstance(block, Block)
+        is_last_read = layer == len(tower.blocks) - 1 and last_block == "read"
+        S = tokens_read(tower.readout, T) if is_last_read else T
+        if layer < trunk:
+            total += block_cost(block, T, S)
+            continue
+        mlp = mlp_cost(block.mlp, S)
+        total += Cost(mlp.params, len(keeps) * mlp.mult_adds)
+        for keep in keeps:
+            total += attention_cost(block, T, S, len(keep[layer])) + Cost(norm_params(block), 0)
+    for _ in keeps:
+        total += readout_cost(tower.readout, T)
     return total
 
 

@@ -7,25 +7,27 @@ layer run together.
 Shapes: A candidates, B batch, T tokens, S tokens computed, D width, H heads, K head dim, C classes.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from hydra_ensembles.backbones import Backbone, Block, Inputs, Tower
-from hydra_ensembles.backbones.backbone import by_tower
 from hydra_ensembles.backbones.state import Read, State, repeated
 from hydra_ensembles.heads import Head, HeadSet
 from hydra_ensembles.heads.cost import block_cost, mlp_cost
 from hydra_ensembles.scoring.objectives import ScoringError
 from hydra_ensembles.scoring.work import Work
 
+BOTH = "both"
 TOKENS_AT_ONCE = 2**13
 """Candidates run together up to so many tokens: more gain nothing and take memory."""
 
 
-def heads_in(start: HeadSet, layers: Collection[int] | None, towers: Collection[str] | None) -> list[Head]:
+def heads_in(start: HeadSet, layers: Collection[int] | None, towers: Collection[str] | str | None) -> list[Head]:
     """The heads of some layers and towers, in (tower, layer, head) order; of all, by default."""
+    if isinstance(towers, str):
+        towers = None if towers == BOTH else (towers,)
     for tower in towers or ():
         if tower not in start.towers:
             raise ScoringError(f"the model has no tower '{tower}'; it has {', '.join(start.towers)}")
@@ -39,31 +41,45 @@ def heads_in(start: HeadSet, layers: Collection[int] | None, towers: Collection[
 
 
 def candidate_logits(
-    backbone: Backbone, inputs: Inputs, candidates: Sequence[Head], work: Work
+    backbone: Backbone,
+    inputs: Inputs,
+    candidates: Sequence[Head],
+    work: Work,
+    known: Mapping[str, Sequence[tuple[list[int], Tensor]]] | None = None,
 ) -> Iterator[tuple[list[int], Tensor]]:
     """The logits `(A, B, C)` of groups of candidates, with the places of each group in `candidates`.
 
     `candidates` are heads as this backbone numbers them. Its own logits `(1, B, C)` come last, with no place.
+    `known` are features of towers that do not look at the inputs, so that they need not be computed for every batch.
     """
-    parts = {next(iter(backbone.towers)): inputs} if len(backbone.towers) == 1 else by_tower(inputs, backbone.towers)
+    parts = backbone.parts(inputs)
     waiting: list[tuple[str, list[int], Tensor]] = []
     features: dict[str, Tensor] = {}
     for name, tower in backbone.towers.items():
-        places: list[list[int]] = [[] for _ in tower.blocks]
-        for place, head in enumerate(candidates):
-            if head.tower == name:
-                places[head.layer].append(place)
-        heads = [[candidates[place].index for place in layer] for layer in places]
-        for layer, group, features_ABC in _tower_features(name, tower, parts[name], heads, work):
-            if layer is None:
+        groups = known[name] if known and name in known else tower_features(name, tower, parts[name], candidates, work)
+        for found, features_ABC in groups:
+            if not found:
                 features[name] = features_ABC[0]
             elif backbone.contrast is None:
-                yield [places[layer][i] for i in group], features_ABC
+                yield found, features_ABC
             else:
-                waiting.append((name, [places[layer][i] for i in group], features_ABC))
+                waiting.append((name, found, features_ABC))
     for name, found, features_ABC in waiting:  # towers can meet only when each has been through
         yield found, torch.stack([backbone.join({**features, name: one}) for one in features_ABC])
     yield [], backbone.join(features)[None]
+
+
+def tower_features(
+    name: str, tower: Tower, inputs: Inputs, candidates: Sequence[Head], work: Work
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Features `(A, B, E)` of groups of a tower's candidates, with their places; at last the tower's own, with none."""
+    places: list[list[int]] = [[] for _ in tower.blocks]
+    for place, head in enumerate(candidates):
+        if head.tower == name:
+            places[head.layer].append(place)
+    heads = [[candidates[place].index for place in layer] for layer in places]
+    for layer, group, features in _tower_features(name, tower, inputs, heads, work):
+        yield [] if layer is None else [places[layer][i] for i in group], features
 
 
 def _tower_features(

@@ -46,7 +46,7 @@ def circuit_ranking(
     *,
     search: str = "fast",
     layers: Collection[int] | None = None,
-    towers: Collection[str] | None = None,
+    towers: Collection[str] | str | None = None,
     journal: str | Path | None = None,
     batch_size: int = 32,
     companions: Sequence[nn.Module] = (),
@@ -63,7 +63,7 @@ def circuit_ranking(
         remove: how many heads to remove, at most all candidates but one.
         search: `"fast"` (exact), `"plain"` (Algorithm 1 as printed: slow, the reference) or `"lazy"` (approximate).
         layers: where heads may be removed; everywhere by default.
-        towers: likewise.
+        towers: likewise: `"vision"`, `"text"`, several, or `"both"`.
         journal: a file that keeps each removal; a killed search with the same journal goes on where it was, and one
             with a larger `remove` goes on from there.
         batch_size: for data given as tensors.

@@ -30,7 +30,7 @@ def taylor_ranking(
     *,
     scope: str = "layer",
     layers: Collection[int] | None = None,
-    towers: Collection[str] | None = None,
+    towers: Collection[str] | str | None = None,
     batch_size: int = 32,
 ) -> HeadRanking:
     """Rank heads by their Taylor score on a calibration set with labels, least important first.
@@ -43,7 +43,7 @@ def taylor_ranking(
             out and the gradients computed again; such a ranking holds at its own budget only. `"global"`: one
             gradient, all heads compared with each other.
         layers: where heads may be removed; everywhere by default.
-        towers: likewise.
+        towers: likewise: `"vision"`, `"text"`, several, or `"both"`.
         batch_size: for data given as tensors.
     """
     if scope not in SCOPES:

@@ -13,7 +13,7 @@ from hydra_ensembles.backbones import Backbone
 from hydra_ensembles.data import Batch, Batches, Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_of
 from hydra_ensembles.heads import Head, HeadSet, Member
-from hydra_ensembles.scoring.candidates import candidate_logits
+from hydra_ensembles.scoring.candidates import candidate_logits, tower_features
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, outcome
 from hydra_ensembles.scoring.work import Work
 
@@ -69,12 +69,16 @@ class Working:
         local = [self.local(head) for head in candidates]
         found, own = [], []
         with torch.autocast(self.device.type, enabled=False):
+            known = {
+                name: list(tower_features(name, self.backbone.towers[name], None, local, self.work))  # type: ignore[arg-type]
+                for name in self.backbone.fixed
+            }
             for place, batch in batches:
                 beside = companions[place] if companions else ()
                 labels = None if batch.labels is None else batch.labels.to(self.device)
                 logits_ABC: Tensor | None = None
                 for places, logits in candidate_logits(
-                    self.backbone, inputs_to(batch.inputs, self.device), local, self.work
+                    self.backbone, inputs_to(batch.inputs, self.device), local, self.work, known
                 ):
                     if not places:
                         own.append(outcome(logits, labels, beside))

@@ -1,0 +1,199 @@
+"""Zero-shot classifiers: a two-tower model asked about images, whose classes are names in prompts.
+
+The prompts' tokens are part of the model, so that it takes images alone, like any classifier; class embeddings are made
+of them whenever the text tower has changed, and kept.
+
+Shapes: B images, C classes, P prompts a class, T tokens, E features.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydra_ensembles.backbones.backbone import Backbone, Contrast, Inputs, Tower, build_model, family_of
+from hydra_ensembles.backbones.origin import Origin
+from hydra_ensembles.backbones.parts import Part, UnsupportedBackbone
+from hydra_ensembles.backbones.state import State
+from hydra_ensembles.backbones.stems import TokenStem
+
+TEMPLATES = ("a photo of a {}.",)
+Tokenize = Callable[[list[str]], Tensor]
+"""Texts to token ids `(texts, T)`, as open_clip's tokenisers do."""
+
+
+class ZeroShotClassifier(nn.Module):
+    """`classifier(images)` is logits `(B, C)`: scaled cosine similarities of images and class embeddings.
+
+    A class embedding is the mean of the normalised embeddings of its prompts, normalised again.
+
+    Args:
+        model: of open_clip, or CLIP or SigLIP of transformers.
+        classes: their names.
+        prompts_CPT: token ids of every prompt of every class; see `ZeroShotClassifier.of`.
+    """
+
+    def __init__(self, model: nn.Module, classes: Sequence[str] | None, prompts_CPT: Tensor):
+        super().__init__()
+        if not hasattr(family_of(model), "own_features"):
+            raise UnsupportedBackbone(f"{type(model).__name__} has no text tower; a zero-shot classifier needs one")
+        if prompts_CPT.dim() != 3 or (classes is not None and len(classes) != len(prompts_CPT)):
+            raise UnsupportedBackbone(
+                f"prompts are token ids of shape (classes, prompts a class, tokens), for {len(classes or ())} classes; "
+                f"found {tuple(prompts_CPT.shape)}"
+            )
+        self.model, self.classes = model, None if classes is None else list(classes)
+        self.prompts = nn.Parameter(prompts_CPT, requires_grad=False)
+        self._kept: tuple[list[nn.Parameter], list[int], Tensor] | None = None
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, classes: Sequence[str], tokenize: Tokenize, templates: Sequence[str] = TEMPLATES
+    ) -> "ZeroShotClassifier":
+        """A classifier for named classes, every template filled with every name.
+
+        Prompts are cut behind the longest one's end where nothing reads further: under a causal mask, or where padding
+        is not attended to.
+        """
+        for template in templates:
+            if "{}" not in template:
+                raise UnsupportedBackbone(f"template '{template}' has no {{}} for the name of a class")
+        texts = [template.format(name) for name in classes for template in templates]
+        ids = tokenize(texts)
+        stem = family_of(model).view(model).towers["text"].stem
+        assert isinstance(stem, TokenStem)
+        ids = ids[:, : _longest(ids, stem)]
+        return cls(model, classes, ids.reshape(len(classes), len(templates), -1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        family: Any = family_of(self.model)
+        features = family.own_features(self.model, {"vision": images})
+        scale, bias = family.view_contrast(self.model)
+        return class_logits(features["vision"], self.class_embeddings(), scale, bias)
+
+    def class_embeddings(self) -> Tensor:
+        """`(C, E)`, of length 1; made again only if a number of the text tower has changed."""
+        if torch.is_grad_enabled():
+            return self._embedded()
+        numbers = list(self.parameters())
+        versions = [number._version for number in numbers]
+        kept = self._kept
+        if kept is None or kept[1] != versions or any(a is not b for a, b in zip(kept[0], numbers, strict=True)):
+            kept = self._kept = numbers, versions, self._embedded()
+        return kept[2]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
+
+    def _embedded(self) -> Tensor:
+        family: Any = family_of(self.model)
+        features = family.own_features(self.model, {"text": self.prompts.flatten(0, 1)})["text"]
+        return class_embeddings(features, self.prompts.shape[1])
+
+
+def class_embeddings(texts_NE: Tensor, per_class: int) -> Tensor:
+    """Prompts' embeddings `(C * P, E)`, perhaps of several members `(M, C * P, E)`, as classes' `(C, E)`."""
+    one = F.normalize(texts_NE, dim=-1).unflatten(-2, (-1, per_class)).mean(dim=-2)
+    return F.normalize(one, dim=-1)
+
+
+def class_logits(image_BE: Tensor, classes_CE: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """Scaled cosine similarities `(B, C)`."""
+    logits = scale.exp() * F.normalize(image_BE, dim=-1) @ classes_CE.T
+    return logits if bias is None else logits + bias
+
+
+class Prompted(Part):
+    """A text stem that reads the prompts, whatever it is given."""
+
+    whole_numbers = ("prompts",)
+
+    def __init__(self, stem: TokenStem, prompts_CPT: nn.Parameter):
+        super().__init__()
+        self.stem, self.prompts = stem, prompts_CPT
+
+    @property
+    def width(self) -> int:
+        return self.stem.width
+
+    def forward(self, _inputs: Inputs | None) -> State:
+        return self.stem(self.prompts.flatten(0, 1))  # type: ignore[no-any-return]
+
+
+class PromptContrast(Part):
+    """Joins images with classes, each of several prompts."""
+
+    facts = ("per_class",)
+
+    def __init__(self, logit_scale: nn.Parameter, logit_bias: nn.Parameter | None, per_class: int):
+        super().__init__()
+        self.logit_scale, self.logit_bias, self.per_class = logit_scale, logit_bias, per_class
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        classes_CE = class_embeddings(features["text"], self.per_class)
+        return class_logits(features["vision"], classes_CE, self.logit_scale, self.logit_bias)
+
+
+class ZeroShotBackbone(Backbone):
+    """Two towers of which one looks at the inputs and the other at the prompts."""
+
+    fixed = ("text",)
+
+    def parts(self, inputs: Inputs) -> Mapping[str, Any]:
+        return dict.fromkeys(self.towers, inputs)
+
+    def sample(self) -> Inputs:
+        return self.towers["vision"].stem.sample()
+
+
+def recognises(model: nn.Module) -> bool:
+    return isinstance(model, ZeroShotClassifier)
+
+
+def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
+    return model(inputs)  # type: ignore[no-any-return]
+
+
+def view(model: Any) -> Backbone:
+    inner = family_of(model.model).view(model.model)
+    contrast = inner.contrast
+    assert isinstance(contrast, Contrast)
+    text = inner.towers["text"]
+    assert isinstance(text.stem, TokenStem)
+    prompted: Any = Prompted(text.stem, model.prompts)
+    blocks: Any = list(text.blocks)
+    towers = {"vision": inner.towers["vision"], "text": Tower(prompted, blocks, text.readout)}
+    joined: Any = PromptContrast(contrast.logit_scale, contrast.logit_bias, model.prompts.shape[1])
+    return ZeroShotBackbone(towers, joined)
+
+
+def origin(model: Any) -> Origin:
+    inner = family_of(model.model).origin(model.model)
+    loaded = getattr(model.model, "origin", None)
+    known = replace(inner, preprocess=loaded.preprocess) if isinstance(loaded, Origin) and loaded.preprocess else inner
+    kwargs = {
+        "library": known.library,
+        "kwargs": known.kwargs,
+        "prompts": list(model.prompts.shape),
+    }
+    return Origin("zero_shot", known.architecture, kwargs, known.preprocess, model.classes)
+
+
+def build(origin: Origin) -> nn.Module:
+    inner = build_model(Origin(origin.kwargs["library"], origin.architecture, origin.kwargs["kwargs"]))
+    prompts = torch.zeros(origin.kwargs["prompts"], dtype=torch.int64)
+    return ZeroShotClassifier(inner, origin.classes, prompts)
+
+
+def _longest(ids: Tensor, stem: TokenStem) -> int:
+    """Tokens that anything reads."""
+    if stem.causal and stem.pool is not None:
+        pool = stem._pool(ids)
+        assert pool is not None
+        return int(pool.max()) + 1
+    if stem.hidden_id is not None:
+        return int((ids != stem.hidden_id).sum(dim=1).max())
+    return ids.shape[1]

@@ -1,0 +1,152 @@
+"""A zero-shot classifier takes images alone; pruned, searched, fused and stored it stays what its two towers say."""
+
+import copy
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from families import BY_NAME, model_of
+from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ranking, fuse, prune
+from hydra_ensembles.backbones import UnsupportedBackbone
+from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
+from hydra_ensembles.evaluation.costs import network_cost
+from hydra_ensembles.heads import single_cost
+
+CLASSES = ["cat", "dog", "newt", "owl"]
+TEMPLATES = ("a photo of a {}.", "art of a {}")
+NAMES = ["hf-clip", "hf-siglip", "open_clip", "open_clip-custom", "open_clip-borrowed"]
+
+
+def tokenize(texts):
+    """Letters as ids, an end of text, padding up to the context length: as CLIP's tokenisers do."""
+    ids = torch.zeros(len(texts), 9, dtype=torch.int64)
+    for row, text in enumerate(texts):
+        letters = [4 + ord(letter) % 45 for letter in text.replace(" ", "")[-6:]]
+        ids[row, : len(letters) + 1] = torch.tensor([*letters[: 3 + row % 3], 49, *letters[3 + row % 3 :]])
+        ids[row, 4 + row % 3 :] = 0
+        ids[row, 3 + row % 3] = 49
+    return ids
+
+
+def ending_in_3(ids):
+    return torch.where(ids == 49, 3, ids)
+
+
+def classifier_of(name):
+    model = copy.deepcopy(model_of(name))
+    if name in ("hf-clip", "open_clip-custom"):  # their end of text is 3
+        return ZeroShotClassifier.of(
+            model, CLASSES, lambda t: torch.where(tokenize(t) == 49, 3, tokenize(t)), TEMPLATES
+        )
+    return ZeroShotClassifier.of(model, CLASSES, tokenize, TEMPLATES)
+
+
+def images(number=6, seed=0):
+    return BY_NAME["open_clip"].inputs(number, 9, seed)["vision"]
+
+
+def some_heads(model, seed, share=3):
+    every = HeadSet.all(model)
+    heads = list(every)
+    return every.without(random.Random(seed).sample(heads, len(heads) // share))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_similarities_to_the_mean_of_a_class_s_prompts(name):
+    model = classifier_of(name).eval()
+    texts = [template.format(word) for word in CLASSES for template in TEMPLATES]
+    ids = tokenize(texts)
+    ids = ending_in_3(ids) if name in ("hf-clip", "open_clip-custom") else ids
+    with torch.no_grad():
+        inner = model.model
+        if hasattr(inner, "encode_image"):
+            image, text = inner.encode_image(images()), inner.encode_text(ids)
+        else:
+            image = inner.get_image_features(pixel_values=images()).pooler_output
+            text = inner.get_text_features(input_ids=ids).pooler_output
+        table = F.normalize(F.normalize(text, dim=-1).reshape(4, 2, -1).mean(dim=1), dim=-1)
+        expected = inner.logit_scale.exp() * F.normalize(image, dim=-1) @ table.T
+        bias = getattr(inner, "logit_bias", None)
+        expected = expected if bias is None else expected + bias
+        torch.testing.assert_close(model(images()), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(Backbone.of(model)(images()), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pruned_stored_and_fused_it_answers_as_its_members(name, tmp_path):
+    model = classifier_of(name)
+    members = [prune(model, some_heads(model, seed)) for seed in range(3)]
+    with torch.no_grad():
+        apart = torch.stack([member(images()) for member in members], dim=1)
+        for m, member in enumerate(members):
+            with ablate(model, member.heads):
+                torch.testing.assert_close(model(images()), apart[:, m], atol=1e-4, rtol=1e-4)
+        members[0].save(tmp_path / "member")
+        again = Member.load(tmp_path / "member")
+        assert torch.equal(again(images()), apart[:, 0])
+        assert again.origin.classes == CLASSES
+        hydra = fuse(members)
+        torch.testing.assert_close(hydra.members(images()), apart, atol=1e-4, rtol=1e-4)
+        assert list(hydra.towers) == ["vision"]
+        hydra.save(tmp_path / "hydra")
+        assert torch.equal(Hydra.load(tmp_path / "hydra").members(images()), hydra.members(images()))
+        assert hydra.classes == CLASSES
+
+
+def test_class_embeddings_are_made_again_only_if_a_number_has_changed():
+    model = classifier_of("open_clip").eval()
+    with torch.no_grad():
+        first = model.class_embeddings()
+        assert model.class_embeddings() is first
+        keep = HeadSet.all(model).without([head for head in HeadSet.all(model) if head.tower == "text"][:2])
+        with ablate(model, keep):
+            changed = model.class_embeddings()
+            assert not torch.equal(changed, first)
+        assert torch.equal(model.class_embeddings(), first)
+    assert model.class_embeddings().requires_grad
+
+
+@pytest.mark.parametrize("towers", ["both", "vision", "text"])
+@pytest.mark.parametrize("name", ["open_clip", "open_clip-borrowed"])
+def test_the_fast_search_is_the_plain_one_and_runs_the_text_tower_once_a_step(name, towers):
+    model = classifier_of(name).double()
+    labels = torch.tensor([0, 1, 2, 3] * 5)
+    data = (images(20, 1).double(), labels), images(20, 2).double()
+    how = {"objective": "avg", "remove": 4, "towers": towers, "batch_size": 4}
+    plain, fast = (circuit_ranking(model, *data, search=search, **how) for search in ("plain", "fast"))
+    assert fast.removed == plain.removed
+    assert fast.scores == plain.scores
+    again = circuit_ranking(model, *data, search="fast", **{**how, "batch_size": 20})
+    if towers == "text":  # as many image forwards, in other batches: the text tower does not run once a batch
+        assert again.how["block_forwards"] == pytest.approx(fast.how["block_forwards"])
+
+
+def test_prompts_are_cut_where_nothing_reads_further():
+    assert classifier_of("open_clip").prompts.shape == (4, 2, 6)
+    assert classifier_of("open_clip-borrowed").prompts.shape == (4, 2, 6)
+    assert classifier_of("hf-siglip").prompts.shape == (4, 2, 9)
+
+
+def test_an_input_costs_what_the_image_tower_costs():
+    model = classifier_of("open_clip")
+    both = single_cost(Backbone.of(model_of("open_clip")))
+    ours = single_cost(Backbone.of(model))
+    vision = Backbone.of(model_of("open_clip"))
+    assert ours.params == both.params + model.prompts.numel()
+    assert 0 < ours.mult_adds < both.mult_adds
+    assert vision.fixed == ()
+    hydra = fuse([prune(model, some_heads(model, seed)) for seed in range(2)])
+    counted = network_cost(hydra, model)
+    assert counted.params == sum(p.numel() for p in hydra.parameters())
+    assert ours.mult_adds < counted.mult_adds < 2 * ours.mult_adds
+
+
+def test_wrong_inputs_say_what_to_do():
+    with pytest.raises(UnsupportedBackbone, match="has no text tower"):
+        ZeroShotClassifier(model_of("timm"), CLASSES, torch.zeros(4, 1, 9, dtype=torch.int64))
+    with pytest.raises(UnsupportedBackbone, match="for 4 classes; found"):
+        ZeroShotClassifier(model_of("open_clip"), CLASSES, torch.zeros(3, 1, 9, dtype=torch.int64))
+    with pytest.raises(UnsupportedBackbone, match=r"has no \{\} for the name"):
+        ZeroShotClassifier.of(model_of("open_clip"), CLASSES, tokenize, ["a photo"])
