@@ -1,5 +1,6 @@
 """Searches: journals, lazy search, work, refusals."""
 
+import copy
 import json
 import signal
 import subprocess
@@ -159,7 +160,7 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_a_model_in_bf16_is_searched_in_fp32():
-    model = model_of("timm")
+    model = copy.deepcopy(model_of("timm"))
     ranking = circuit_ranking(model.to(torch.bfloat16), labelled(8), images(8, 1), "ood", 2)
     model.float()
     assert circuit_ranking(model, labelled(8), images(8, 1), "ood", 2).removed == ranking.removed
