@@ -13,6 +13,16 @@ from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines import DeepEnsemble
 from hydra_ensembles.evaluation import interleaved
 from hydra_ensembles.evaluation.latency import sample_inputs
+from provenance import provenance, write_results
+
+BATCH, ROUNDS, THREADS = 4, 20, 2
+
+
+def measure(networks: Networks, packages: list[str]) -> None:
+    """Time every method of a setting, and write `results/SETTING/latency.json`."""
+    torch.set_num_threads(THREADS)
+    found = timed(networks, BATCH, ROUNDS)
+    write_results(f"{networks.setting.name}/latency", {**found, "provenance": provenance(packages=packages)})
 
 
 def timed(networks: Networks, batch: int, rounds: int) -> Mapping[str, Any]:

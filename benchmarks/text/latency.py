@@ -7,23 +7,10 @@ Writes results/text/latency.json.
 import sys
 from pathlib import Path
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from evidence.timing import timed
-from provenance import provenance, write_results
+from evidence.timing import measure
 from text.run import planned
 
-BATCH, ROUNDS, THREADS = 4, 20, 2
-
-
-def main() -> None:
-    torch.set_num_threads(THREADS)
-    networks, _ = planned()
-    found = timed(networks, BATCH, ROUNDS)
-    write_results("text/latency", {**found, "provenance": provenance(packages=["transformers"])})
-
-
 if __name__ == "__main__":
-    main()
+    measure(planned()[0], ["transformers"])

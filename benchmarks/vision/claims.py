@@ -6,27 +6,16 @@ Run: python benchmarks/vision/claims.py     (seconds; puts the ledger into docs/
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from evidence.ledger import FAILS, HOLDS, Claim, Found, difference_claim, figure_claim, ledger, write_ledger
+from evidence.ledger import FAILS, HOLDS, Claim, Found, difference_claim, ledger, write_ledger
 from evidence.summary import shifts_of
-from evidence.verdicts import aligned, curved, heads_separate, separates, widens
+from evidence.verdicts import CLAIMED, against, beyond, claimed, controls, inside, members
 from vision import imagenet
 
-CLAIMED = "compared-claims"
 IMAGENET = imagenet.SETTING.name
 WITHOUT = "auroc_without_mnist"
-
-
-def against(other: str, metric: str, direction: int, **more: Any) -> Callable[[str], Found | None]:
-    return difference_claim(f"hydra (circuit) minus {other}", metric, direction, **more)
-
-
-def claimed(pair: str, metric: str, direction: int, **more: Any) -> Callable[[str], Found | None]:
-    """Of one seed."""
-    return difference_claim(pair, metric, direction, CLAIMED, **more)
 
 
 def on_imagenet(pair: str, metric: str, direction: int) -> Callable[[str], Found | None]:
@@ -81,38 +70,7 @@ CLAIMS = [
         difference_claim("hydra (Taylor) minus DE(D)", "auroc", 1),
         "compared",
     ),
-    Claim(
-        "control: hydra (circuit) within 0.5 of DE(D)+ in AUROC, or above",
-        "ours",
-        "",
-        against("DE(D)+", "auroc", 1, margin=0.5),
-        "compared",
-    ),
-    Claim("… without MNIST", "ours", "", against("DE(D)+", WITHOUT, 1, margin=0.5), "compared"),
-    Claim("control: hydra (circuit) above single+ in AUROC", "ours", "", against("single+", "auroc", 1), "compared"),
-    Claim("… without MNIST", "ours", "", against("single+", WITHOUT, 1), "compared"),
-    Claim(
-        "control: hydra (circuit) above random heads in AUROC",
-        "ours",
-        "",
-        against("hydra (random heads)", "auroc", 1),
-        "compared",
-    ),
-    Claim("… without MNIST", "ours", "", against("hydra (random heads)", WITHOUT, 1), "compared"),
-    Claim(
-        "the second training alone lifts single in AUROC",
-        "ours",
-        "",
-        difference_claim("single+ minus single", "auroc", 1),
-        "compared",
-    ),
-    Claim(
-        "the second training alone lifts DE(D) in AUROC",
-        "ours",
-        "",
-        difference_claim("DE(D)+ minus DE(D)", "auroc", 1),
-        "compared",
-    ),
+    *controls({WITHOUT: "without MNIST"}),
     Claim(
         "hydra (Taylor) within 0.01 of the best Brier, severity 4",
         "Table 14",
@@ -170,83 +128,9 @@ CLAIMS = [
         on_imagenet("CircAcc, no training minus CircOOD, no training", "auroc", -1),
         f"{IMAGENET}/{CLAIMED}.json",
     ),
-    Claim(
-        "fusing MLPs moves AUROC by less than 0.5",
-        "Table 11",
-        "+0.03",
-        claimed("hydra (circuit) minus hydra (circuit), not fused", "auroc", 0, margin=0.5),
-        CLAIMED,
-    ),
-    Claim(
-        "other heads lift AUROC",
-        "Table 8",
-        "+0.71",
-        claimed("hydra (sampled), differ in heads minus hydra (sampled), differ in none", "auroc", 1),
-        CLAIMED,
-    ),
-    Claim(
-        "another batch order alone moves AUROC by less than 0.5",
-        "Table 8",
-        "+0.03",
-        claimed("hydra (sampled), differ in order minus hydra (sampled), differ in none", "auroc", 0, margin=0.5),
-        CLAIMED,
-    ),
-    Claim(
-        "five members have a higher AUROC than three",
-        "Table 10",
-        "+0.04",
-        claimed("hydra (sampled), 5 members minus hydra (sampled)", "auroc", 1),
-        CLAIMED,
-    ),
-    Claim(
-        "CircOOD's heads separate known and unknown more",
-        "Table 5",
-        "1.75 → 2.26, 3.03 → 3.32",
-        figure_claim("separation", separates),
-        "separation",
-    ),
-    Claim(
-        "heads removed last separate more than those removed first",
-        "Figure 4",
-        "a picture",
-        figure_claim("separation", heads_separate),
-        "separation",
-    ),
-    Claim(
-        "pruning is aligned with the gradient on noisy inputs",
-        "B.1",
-        "1.19, 0.37",
-        figure_claim("proposition-1", aligned),
-        "proposition-1",
-    ),
-    Claim(
-        "the Hessian's diagonal is larger on noisy inputs, everywhere",
-        "B.1",
-        "0.45, 0.17",
-        figure_claim("proposition-1", curved),
-        "proposition-1",
-    ),
-    Claim(
-        "so the loss gap to noisy inputs does not shrink",
-        "Proposition 1",
-        "≥ 0",
-        figure_claim("proposition-1", widens),
-        "proposition-1",
-    ),
-    Claim(
-        "joint selection has a higher AUROC than three circuits",
-        "ours",
-        "",
-        claimed("hydra (joint) minus hydra (circuit)", "auroc", 1),
-        CLAIMED,
-    ),
-    Claim(
-        "a shared trunk of half the blocks moves AUROC by less than 0.5",
-        "ours",
-        "",
-        claimed("hydra (circuit), trunk of 6 minus hydra (circuit)", "auroc", 0, margin=0.5),
-        CLAIMED,
-    ),
+    *members(),
+    *inside(),
+    *beyond(trunk=6),
     Claim(
         "label smoothing in the second training lifts hydra (circuit)",
         "ours",
