@@ -144,8 +144,9 @@ def test_an_input_costs_what_the_image_tower_costs():
 
 
 def test_wrong_inputs_say_what_to_do():
-    with pytest.raises(UnsupportedBackbone, match="has no text tower"):
-        ZeroShotClassifier(model_of("timm"), CLASSES, torch.zeros(4, 1, 9, dtype=torch.int64))
+    for name in ("timm", "bert"):
+        with pytest.raises(UnsupportedBackbone, match="has no text tower"):
+            ZeroShotClassifier(model_of(name), CLASSES, torch.zeros(4, 1, 9, dtype=torch.int64))
     with pytest.raises(UnsupportedBackbone, match="for 4 classes; found"):
         ZeroShotClassifier(model_of("open_clip"), CLASSES, torch.zeros(3, 1, 9, dtype=torch.int64))
     with pytest.raises(UnsupportedBackbone, match=r"has no \{\} for the name"):

@@ -57,18 +57,12 @@ def _clip() -> Any:
 
 def own_features(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Features of the towers of CLIP or SigLIP that there are inputs for."""
-    return _clip().own_features(_two_towers(model), inputs)  # type: ignore[no-any-return]
+    return _clip().own_features(model, inputs)  # type: ignore[no-any-return]
 
 
 def view_contrast(model: Any) -> tuple[Tensor, Tensor | None]:
     """Logit scale, as a logarithm, and bias, of CLIP or SigLIP."""
-    return _clip().view_contrast(_two_towers(model))  # type: ignore[no-any-return]
-
-
-def _two_towers(model: Any) -> Any:
-    if not _is_clip(model):
-        raise UnsupportedBackbone(f"{type(model).__name__} has no text tower beside an image tower")
-    return model
+    return _clip().view_contrast(model)  # type: ignore[no-any-return]
 
 
 def view(model: Any) -> Backbone:

@@ -38,8 +38,10 @@ class ZeroShotClassifier(nn.Module):
 
     def __init__(self, model: nn.Module, classes: Sequence[str] | None, prompts_CPT: Tensor):
         super().__init__()
-        if not hasattr(family_of(model), "own_features"):
-            raise UnsupportedBackbone(f"{type(model).__name__} has no text tower; a zero-shot classifier needs one")
+        if family_of(model).view(model).contrast is None:
+            raise UnsupportedBackbone(
+                f"{type(model).__name__} has no text tower beside an image tower; a zero-shot classifier needs both"
+            )
         if prompts_CPT.dim() != 3 or (classes is not None and len(classes) != len(prompts_CPT)):
             raise UnsupportedBackbone(
                 f"prompts are token ids of shape (classes, prompts a class, tokens), for {len(classes or ())} classes; "
