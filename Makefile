@@ -12,7 +12,7 @@ check:  ## everything CI checks
 	bash .ci/check $(VENV)
 
 test:  ## the tests only
-	$(VENV)/bin/python -m pytest -q -m "not slow and not cuda"
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow and not cuda"
 
 format:  ## format and mend what ruff can mend
 	$(VENV)/bin/ruff check --fix . ; $(VENV)/bin/ruff format .

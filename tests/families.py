@@ -148,7 +148,7 @@ def _open_clip(model_class: str = "CLIP", vision: dict[str, Any] | None = None, 
     )
 
 
-def _borrowed_towers(pooler: str = "mean_pooler") -> nn.Module:
+def borrowed_towers(pooler: str = "mean_pooler") -> nn.Module:
     """open_clip's class with a timm trunk and a BERT encoder, put together as open_clip does with fetched ones."""
     import open_clip
     from open_clip.hf_model import HFTextEncoder
@@ -207,7 +207,7 @@ CASES = [
     Case("hf-clip", lambda: _hf_two_towers("CLIP"), "both"),
     Case("hf-siglip", lambda: _hf_two_towers("Siglip"), "both"),
     Case("open_clip", _open_clip, "both"),
-    Case("open_clip-borrowed", _borrowed_towers, "both", pads=True),
+    Case("open_clip-borrowed", borrowed_towers, "both", pads=True),
     Case(
         "open_clip-custom",
         lambda: _open_clip(

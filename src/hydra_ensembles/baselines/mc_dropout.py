@@ -26,7 +26,7 @@ class McDropout(nn.Module):
 
     `p` is set on the dropout layers that a recipe's `dropout` sets: those inside the blocks, but for attention weights.
     None leaves all as they are, and a network whose dropout is 0 everywhere, as timm builds it, is refused: its answers
-    would be the same M times. Every batch is dropped from with the same seed, so answers depend on how it is batched.
+    would be the same M times. Each batch draws from the same seed, so answers depend on how rows are batched.
     """
 
     def __init__(self, network: nn.Module, passes: int = 10, p: float | None = None, seed: int = 0):

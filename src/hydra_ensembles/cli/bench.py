@@ -20,6 +20,7 @@ def bench(
 ) -> None:
     """Time one network, M whole ones, M pruned members and the hydra against each other, with random weights.
 
+    For plain vision transformers also the hydra's arithmetic alone, bare, without a module around it.
     Every contestant runs once in every round, in turn; medians of one run are compared.
 
     Example:  hydra-ens bench timm:vit_base_patch16_224 --keep 8 --batch 4 --dtype bf16 --threads 2

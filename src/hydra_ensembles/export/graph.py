@@ -3,6 +3,7 @@
 Shapes: B batch, T tokens, M members, C classes.
 """
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,9 +47,9 @@ class Graph(nn.Module):
             stem: Any = tower.stem
             self._take(stem.stems[0] if isinstance(stem, MemberStems) else stem)
 
-    @property
+    @cached_property
     def outputs(self) -> list[str]:
-        """Names of what it returns."""
+        """Names of what it returns; it is run once to know them."""
         with torch.no_grad():
             return list(self._found(tuple(self.example.values())))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from hydra_ensembles.export.graph import ExportError, Graph
+from hydra_ensembles.export.graph import BATCH, IDS, MASK, TEXTS, TOKENS, ExportError, Graph
 from hydra_ensembles.fusion import Hydra
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.uncertainty import DECISIONS, Prediction
@@ -145,18 +145,18 @@ def runner(path: Path) -> Callable[[Inputs], dict[str, Tensor]]:
 
 def other_inputs(graph: Graph, rows: int, texts: int, tokens: int) -> dict[str, Tensor]:
     """Inputs of other sizes than the graph was traced with, the last tokens of a text being padding."""
-    sizes = {"batch": rows, "texts": texts, "tokens": tokens}
+    sizes = {BATCH: rows, TEXTS: texts, TOKENS: tokens}
     generator = torch.Generator().manual_seed(rows)
     found = {}
     for name, example in graph.example.items():
         shape = [sizes.get(graph.shapes[name].get(place, ""), size) for place, size in enumerate(example.shape)]
         if example.is_floating_point():
             found[name] = torch.randn(shape, generator=generator).to(example)
-        elif name == "input_ids":
+        elif name == IDS:
             found[name] = torch.randint(2, int(example.max()) + 1, shape, generator=generator)
         else:
             found[name] = torch.full(shape, int(example.flatten()[0]))
-            if name == "attention_mask":
+            if name == MASK:
                 found[name][:, max(1, tokens - 2) :] = 0
     return found
 
