@@ -21,11 +21,24 @@ from hydra_ensembles.heads import Head, HeadRanking, ablate, own_logits
 from hydra_ensembles.scoring.candidates import heads_in
 from hydra_ensembles.scoring.journal import Journal
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, check_objective, outcome, scores
-from hydra_ensembles.scoring.racing import Race
+from hydra_ensembles.scoring.racing import Ask, Race
 from hydra_ensembles.scoring.working import SearchData, Working, own_copy
 from hydra_ensembles.store import tensors_digest
 
 SEARCHES = ("fast", "plain", "lazy")
+
+
+Engine = Callable[[Working, SearchData, list[list[Tensor]] | None], Ask]
+"""Takes the working copy, the data and, by batch, what companions say; returns who answers for the candidates."""
+
+
+def here(working: Working, data: SearchData, beside: list[list[Tensor]] | None) -> Ask:
+    """This process answers."""
+
+    def ask(candidates: Sequence[Head], start: float, end: float) -> tuple[Outcome, Outcome]:
+        return working.outcomes(candidates, data.part(start, end), beside)
+
+    return ask
 
 
 class Step(NamedTuple):
@@ -51,6 +64,7 @@ def circuit_ranking(
     batch_size: int = 32,
     companions: Sequence[nn.Module] = (),
     risk: float = 0.1,
+    engine: Engine | None = None,
     progress: bool | None = None,
 ) -> HeadRanking:
     """Rank heads by removing, again and again, the one whose absence leaves the highest score.
@@ -69,12 +83,15 @@ def circuit_ranking(
         batch_size: for data given as tensors.
         companions: members that answer together with the candidate; the score is the ensemble's.
         risk: of a lazy search: a candidate is passed over when it is the better one with less than this probability.
+        engine: who asks the candidates: this process, or for instance the workers of `hydra_ensembles.scale`.
         progress: show a bar; by default on a terminal.
     """
     data = SearchData(id_data, ood_data, batch_size)
     check_objective(objective, data.unknown is not None)
     if search not in SEARCHES:
         raise ScoringError(f"search '{search}' is not known; known: {', '.join(SEARCHES)}")
+    if search == "plain" and engine is not None:
+        raise ScoringError("search 'plain' is the reference and runs in this process; with workers take fast or lazy")
     if not 0 < risk < 0.5:
         raise ScoringError(f"risk is a probability between 0 and 0.5, found {risk}")
     working = Working(model)
@@ -91,7 +108,12 @@ def circuit_ranking(
     }
     book = Journal(journal, task)
     beside = companion_log_probs(companions, data)
-    run = _searcher(search, model, working, data, objective, beside, risk)
+    ask = (engine or here)(working, data, beside)
+    run: Any
+    if search == "plain":
+        run = _Plain(model, working, data, objective, beside)
+    else:
+        run = _Fast(ask, objective) if search == "fast" else _Lazy(ask, objective, risk)
     with _bar(progress, remove) as show:
         for number in range(remove):
             if number < len(book.entries):
@@ -159,14 +181,14 @@ class _Plain:
 class _Fast:
     """The same scores, each from its own layer on."""
 
-    def __init__(self, working: Working, data: SearchData, objective: str, beside: Any):
-        self.working, self.data, self.objective, self.beside = working, data, objective, beside
+    def __init__(self, ask: Ask, objective: str):
+        self.ask, self.objective = ask, objective
 
     def replay(self, step: Step) -> None:
         pass
 
     def step(self, candidates: Sequence[Head]) -> Step:
-        found, own = self.working.outcomes(candidates, enumerate(self.data), self.beside)
+        found, own = self.ask(candidates, 0.0, 1.0)
         points = scores(self.objective, found).tolist()
         best = max(range(len(candidates)), key=points.__getitem__)  # max keeps the first of equals
         return Step(candidates[best], points[best], float(scores(self.objective, own)[0]), {})
@@ -175,30 +197,16 @@ class _Fast:
 class _Lazy:
     """A race on growing parts of the data, entered by those whose last known score says that they can win."""
 
-    def __init__(self, working: Working, data: SearchData, objective: str, beside: Any, risk: float):
-        self.working, self.data, self.beside = working, data, beside
-        self.race = Race(objective, risk)
+    def __init__(self, ask: Ask, objective: str, risk: float):
+        self.ask, self.race = ask, Race(objective, risk)
 
     def replay(self, step: Step) -> None:
         self.race.restore(step.head, step.more["memory"])
 
     def step(self, candidates: Sequence[Head]) -> Step:
-        def ask(alive: Sequence[Head], start: float, end: float) -> tuple[Outcome, Outcome]:
-            return self.working.outcomes(alive, self.data.part(start, end), self.beside)
-
-        found = self.race.run(candidates, ask)
+        found = self.race.run(candidates, self.ask)
         more = {"rival": found.rival, "regret": found.regret, "memory": self.race.memory_json()}
         return Step(found.winner, found.score, found.score_before, more)
-
-
-def _searcher(
-    search: str, model: nn.Module, working: Working, data: SearchData, objective: str, beside: Any, risk: float
-) -> Any:
-    if search == "plain":
-        return _Plain(model, working, data, objective, beside)
-    if search == "fast":
-        return _Fast(working, data, objective, beside)
-    return _Lazy(working, data, objective, beside, risk)
 
 
 @torch.inference_mode()

@@ -5,6 +5,7 @@ Shapes: A candidates, B batch, C classes.
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ class Working:
         self.keep = self.start
         self.device = next(self.model.parameters()).device
         self.work = Work(self.start)
+        self._last: tuple[Any, dict[str, Any]] | None = None
 
     def remove(self, heads: Iterable[Head]) -> None:
         """Take heads out for good."""
@@ -69,10 +71,7 @@ class Working:
         local = [self.local(head) for head in candidates]
         found, own = [], []
         with torch.autocast(self.device.type, enabled=False):
-            known = {
-                name: list(tower_features(name, self.backbone.towers[name], None, local, self.work))  # type: ignore[arg-type]
-                for name in self.backbone.fixed
-            }
+            known = self._fixed_features(local)
             for place, batch in batches:
                 beside = companions[place] if companions else ()
                 labels = None if batch.labels is None else batch.labels.to(self.device)
@@ -90,6 +89,17 @@ class Working:
                     logits_ABC = logits.new_empty(0, *logits.shape[1:])
                 found.append(outcome(logits_ABC, labels, beside))
         return Outcome.join(found, len(local)), Outcome.join(own)
+
+    def _fixed_features(self, local: list[Head]) -> dict[str, Any]:
+        """What towers say that no input changes; the same candidates are not asked twice."""
+        question = (self.keep, local)
+        if self._last is None or self._last[0] != question:
+            found = {
+                name: list(tower_features(name, self.backbone.towers[name], None, local, self.work))  # type: ignore[arg-type]
+                for name in self.backbone.fixed
+            }
+            self._last = (question, found)
+        return self._last[1]
 
 
 class SearchData:
@@ -123,17 +133,22 @@ class SearchData:
     def __iter__(self) -> Iterator[Batch]:
         return self._stream() if self._held is None else iter(self._held)
 
-    def part(self, start: float, end: float) -> Iterator[tuple[int, Batch]]:
-        """The batches, with their places, from one share of the known and of the unknown data to another.
+    def places(self, start: float, end: float) -> list[int]:
+        """Which batches, in their order, lie from one share of the known and of the unknown data to another.
 
         Each share is spread evenly over the data, which may be in the order of its labels or lengths.
         """
-        wanted: set[int] = set()
+        wanted: list[int] = []
         offset = 0
         for batches in self._parts():
             number = len(batches)
-            wanted |= {offset + place for place in spread(number)[round(start * number) : round(end * number)]}
+            wanted += [offset + place for place in spread(number)[round(start * number) : round(end * number)]]
             offset += number
+        return sorted(wanted)
+
+    def part(self, start: float, end: float) -> Iterator[tuple[int, Batch]]:
+        """Those batches, with their places."""
+        wanted = set(self.places(start, end))
         return ((place, batch) for place, batch in enumerate(self) if place in wanted)
 
     def _stream(self) -> Iterator[Batch]:
