@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,35 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from families import edit_config, model_of, perturbed
-from hydra_ensembles import ConformalSets, HeadSet, Hydra, OODDetector, fuse, prune
+from deciding import NAMES, TEXT, hydra_of
+from families import edit_config, model_of
+from hydra_ensembles import HeadSet, Hydra, prune
 from hydra_ensembles.cli import predict as command
 from hydra_ensembles.data import batches_for, load_data, open_data
 from hydra_ensembles.evaluation import Evaluation, Protocol, evaluate
-from hydra_ensembles.uncertainty import Fitted, Temperature
-from tiny_sets import IMAGE, png, tiny_tokenizer
+from tiny_sets import IMAGE, png
 
-NAMES = ["ant", "bee", "cat", "dog", "elk"]
-TEXT = {"kind": "text", "tokenizer": tiny_tokenizer().to_str(), "max_tokens": 20, "pad_id": 0, "token_types": True}
 NUMBERS = ("confidence", "entropy", "aleatoric", "epistemic", "disagreement", "ood_score")
-
-
-def hydra_of(name, preprocess, known):
-    """A hydra that knows its classes and how to decide."""
-    members = [prune(model_of(name), HeadSet.sample(model_of(name), 6, m)) for m in range(2)]
-    for m, member in enumerate(members):
-        perturbed(member.model, m)
-    hydra = fuse(members, mlp="grouped")
-    hydra.preprocess, hydra.classes = preprocess, NAMES
-    hydra.fitted = Fitted(Temperature(1.5))
-    batches = load_data(known, hydra)
-    OODDetector(hydra, score="energy").fit(batches, accept=0.7)
-    ConformalSets(hydra).fit(batches, coverage=0.5)
-    # Both numbers are those of a row: rounding, which depends on the batch, would decide about that row.
-    ood, conformal = hydra.fitted.ood, hydra.fitted.conformal
-    ood = replace(ood, threshold=ood.threshold + 1e-3)
-    hydra.fitted = replace(hydra.fitted, ood=ood, conformal=replace(conformal, quantile=conformal.quantile + 1e-3))
-    return hydra
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from hydra_ensembles.pipeline.plan import Estimate
 
+ENGINES = ("here", "ray")
+
 
 def run(
     recipe: Annotated[
@@ -25,6 +27,12 @@ def run(
     until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    engine: Annotated[
+        str, typer.Option(help="'here', or 'ray': stages that do not wait for one another at once, on any machines.")
+    ] = "here",
+    workers: Annotated[int | None, typer.Option(min=1, help="With Ray: stages at once.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="With Ray: CPU threads of a stage.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="With Ray: GPUs of a stage.")] = 0,
 ) -> None:
     """Run a recipe; stages that are done are passed over, a killed run goes on where it was.
 
@@ -41,6 +49,8 @@ def run(
         return
     if recipe is None:
         raise OptionError("name a recipe: hydra-ens run RECIPE.yaml")
+    if engine not in ENGINES:
+        raise OptionError(f"--engine {engine} is not known; known: {', '.join(ENGINES)}")
     settings = read_recipe(recipe)
     if dry_run:
         from hydra_ensembles.pipeline.plan import estimates
@@ -62,7 +72,13 @@ def run(
         aside.print(f"{name:<20} {what}{taken}", highlight=False)
 
     with looking:
-        done = run_recipe(settings, out, until=until, tell=tell)
+        if engine == "ray":
+            from hydra_ensembles import scale
+
+            resources = {"workers": workers, "threads": threads, "gpus": gpus}
+            done = scale.run_recipe(settings, out, until=until, tell=tell, **resources)  # type: ignore[arg-type]
+        else:
+            done = run_recipe(settings, out, until=until, tell=tell)
     if "results" not in done.stages:
         console.print(f"stopped after '{until}'; its files are in {done.stages[until or '']}", soft_wrap=True)
         return

@@ -10,7 +10,23 @@ import numpy as np
 from hydra_ensembles.data.batches import DataError
 from hydra_ensembles.data.tables import Table
 
-_IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+
+
+class FilesTable(Table):
+    """Image files by their paths, without labels."""
+
+    def __init__(self, where: str, files: Sequence[str]):
+        self.where, self._files, self.num_rows, self.columns = where, list(files), len(files), {"image": "image"}
+
+    def read(self, rows: np.ndarray, columns: Sequence[str]) -> list[list[Any]]:
+        return [[self._files[row] for row in rows] for _ in columns]
+
+    def column(self, name: str) -> list[Any]:
+        return list(self._files)
+
+    def row_names(self, rows: np.ndarray) -> list[str] | None:
+        return [self._files[row] for row in rows]
 
 
 class FolderTable(Table):
@@ -19,7 +35,7 @@ class FolderTable(Table):
     def __init__(self, directory: Path):
         self.where, self._directory = str(directory), directory
         found = sorted(entry for entry in directory.iterdir() if not entry.name.startswith("."))
-        loose = [entry.name for entry in found if entry.is_file() and entry.suffix.lower() in _IMAGES]
+        loose = [entry.name for entry in found if entry.is_file() and entry.suffix.lower() in IMAGES]
         folders = [entry.name for entry in found if entry.is_dir()]
         if loose and folders:
             raise DataError(
@@ -57,5 +73,5 @@ def _images_below(directory: Path, folder: str) -> list[str]:
     files = []
     for parent, _, names in os.walk(directory / folder):
         inside = os.path.relpath(parent, directory)
-        files += [os.path.join(inside, name) for name in names if Path(name).suffix.lower() in _IMAGES]
+        files += [os.path.join(inside, name) for name in names if Path(name).suffix.lower() in IMAGES]
     return sorted(files)

@@ -19,8 +19,8 @@ import numpy as np
 from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.data.arrays import ArraysTable
 from hydra_ensembles.data.batches import DataError
-from hydra_ensembles.data.columns import choose_columns
-from hydra_ensembles.data.folders import FolderTable
+from hydra_ensembles.data.columns import Columns, choose_columns
+from hydra_ensembles.data.folders import FilesTable, FolderTable
 from hydra_ensembles.data.labels import Labels
 from hydra_ensembles.data.lines import LinesTable
 from hydra_ensembles.data.named import HubTable, TorchvisionTable
@@ -62,6 +62,12 @@ def open_data(
     path = Path(name)
     rows = Rows(table, columns, labels, np.arange(table.num_rows), path if path.is_dir() else path.parent)
     return rows if chosen is None else rows[chosen]
+
+
+def open_images(files: Sequence[str | Path], where: str = "the images") -> Rows:
+    """The rows that image files are, one each, in their order; `where` is what messages call them together."""
+    table = FilesTable(where, [str(file) for file in files])
+    return Rows(table, Columns("image", ("image",), None, None), Labels(table, None, None, None), np.arange(len(files)))
 
 
 def split_range(reference: str) -> tuple[str, slice | None]:

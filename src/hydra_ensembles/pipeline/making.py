@@ -19,6 +19,7 @@ from hydra_ensembles.evaluation import (
 from hydra_ensembles.fusion import Hydra, fuse
 from hydra_ensembles.heads import HeadRanking, HeadSet, Member, prune
 from hydra_ensembles.members import finetune, select_members
+from hydra_ensembles.members.checkpoint import is_first_process
 from hydra_ensembles.members.selection import POOL_SHARE
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.stage import Work
@@ -38,7 +39,8 @@ def train_base(work: Work) -> None:
     settings = training.settings(work.recipe.seed)
     train, val = _training_data(work, model, settings.batch_size, settings.seed)
     finetune(model, train, val, settings, checkpoint=work.directory / "training", progress=work.progress)
-    prune(model, HeadSet.all(model)).save(work.directory / "model")
+    if is_first_process():
+        prune(model, HeadSet.all(model)).save(work.directory / "model")
 
 
 def rank_by_circuit(objective: str, work: Work) -> None:
@@ -119,7 +121,8 @@ def make_member(m: int, work: Work) -> None:
             progress=work.progress,
             title=f"fine-tuning member {m}",
         )
-    member.save(work.directory / "member")
+    if is_first_process():
+        member.save(work.directory / "member")
 
 
 def fuse_members(work: Work) -> None:

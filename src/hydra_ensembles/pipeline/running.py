@@ -5,17 +5,19 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.data import DataError
 from hydra_ensembles.errors import HydraError
+from hydra_ensembles.members.checkpoint import is_first_process
 from hydra_ensembles.pipeline.checks import check_fits
 from hydra_ensembles.pipeline.making import StageError
 from hydra_ensembles.pipeline.recipe import RunRecipe
@@ -35,6 +37,31 @@ class Planned:
     stage: Stage
     kept: Kept
     key: str
+
+
+class Engine(Protocol):
+    """Where stages run: here, or in other processes that see the same files."""
+
+    at_once: int
+
+    def start(self, stage: Stage, job: Callable[[], None]) -> None:
+        """Begin a stage."""
+
+    def finished(self) -> str:
+        """Wait for one that was begun, and give its name; an error of a stage is raised here."""
+
+
+class Here:
+    """In this process, one after another."""
+
+    at_once = 1
+
+    def start(self, stage: Stage, job: Callable[[], None]) -> None:
+        job()
+        self._last = stage.name
+
+    def finished(self) -> str:
+        return self._last
 
 
 @dataclass(frozen=True)
@@ -90,6 +117,7 @@ def run(
     output: str | Path | None = None,
     *,
     until: str | None = None,
+    engine: Engine | None = None,
     tell: Tell | None = None,
     progress: bool | None = None,
 ) -> Run:
@@ -99,6 +127,7 @@ def run(
         recipe: from `read_recipe`.
         output: a directory instead of the recipe's.
         until: the last stage to run.
+        engine: where stages run; `hydra_ensembles.scale` has one for many machines.
         tell: is told of every stage.
         progress: show bars; by default on a terminal.
     """
@@ -110,36 +139,56 @@ def run(
         raise StageError(f"there is no stage '{until}'; this recipe has {', '.join(names)}")
     if not all(one.kept.is_done for one in plan):
         check_fits(recipe, Splits(recipe.data, directory / "hashes.json"))
-    done: dict[str, Path] = {}
-    with _threads(recipe.threads):
-        for one in plan:
-            stage, kept = one.stage, one.kept
-            if kept.is_done:
-                told(stage.name, "was done before", kept.seconds)
-            else:
-                told(stage.name, "started", 0.0)
-                _work(one, recipe, Splits(recipe.data, directory / "hashes.json"), done, directory, progress)
-                told(stage.name, "done", kept.seconds)
-            done[stage.name] = kept.directory
-            if stage.name == until:
-                break
+    done = _run(plan[: 1 + names.index(until)] if until else plan, recipe, directory, engine or Here(), told, progress)
     _publish(directory, done)
     return Run(directory, done)
 
 
-def _work(
-    one: Planned, recipe: RunRecipe, splits: Splits, done: dict[str, Path], directory: Path, progress: bool | None
-) -> None:
+def _run(
+    plan: list[Planned], recipe: RunRecipe, directory: Path, engine: Engine, told: Tell, progress: bool | None
+) -> dict[str, Path]:
+    """Each stage as soon as those it comes after are done and the engine has room; the directories, in plan order."""
+    left, running, done = list(plan), dict[str, Planned](), dict[str, Path]()
+    while left or running:
+        for one in [one for one in left if all(name in done for name in one.stage.after)]:
+            name, kept = one.stage.name, one.kept
+            if kept.is_done:
+                left.remove(one)
+                told(name, "was done before", kept.seconds)
+                done[name] = kept.directory
+            elif _has_room(engine, running, one.stage):
+                left.remove(one)
+                told(name, "started", 0.0)
+                running[name] = one
+                engine.start(one.stage, partial(_work, one, recipe, dict(done), directory, progress))
+        if running:
+            name = engine.finished()
+            kept = running.pop(name).kept
+            told(name, "done", kept.seconds)
+            done[name] = kept.directory
+    return {one.stage.name: done[one.stage.name] for one in plan}
+
+
+def _has_room(engine: Engine, running: Mapping[str, Planned], stage: Stage) -> bool:
+    is_alone = stage.alone or any(one.stage.alone for one in running.values())
+    return len(running) < (1 if is_alone else engine.at_once)
+
+
+def _work(one: Planned, recipe: RunRecipe, done: dict[str, Path], directory: Path, progress: bool | None) -> None:
+    """One stage, in whichever process; of several that a launcher started, the first writes."""
     started = time.monotonic()
     stage, place = one.stage, one.kept.directory
     place.mkdir(parents=True, exist_ok=True)
+    splits = Splits(recipe.data, directory / "hashes.json").only(*stage.reads)
     inputs = {name: done[name] for name in stage.after}
     seconds = {name: Kept(kept).seconds for name, kept in done.items()}
     try:
-        stage.work(Work(recipe, splits.only(*stage.reads), inputs, seconds, place, directory, progress))
+        with _threads(recipe.threads):
+            stage.work(Work(recipe, splits, inputs, seconds, place, directory, progress))
+            if is_first_process():
+                one.kept.finish(stage, recipe, started)
     except HydraError as error:
         raise type(error)(f"stage '{stage.name}': {error}") from error
-    one.kept.finish(stage, recipe, started)
 
 
 def _publish(directory: Path, done: dict[str, Path]) -> None:

@@ -60,6 +60,10 @@ class Stage:
     after: tuple[str, ...] = ()
     chooses: bool = True
     """Does it train, choose or fit anything? Then it cannot read a test split."""
+    trains: bool = False
+    """Can several processes, started by a launcher, share its work?"""
+    alone: bool = False
+    """Does it measure time, so that nothing should run beside it?"""
     format: int = 1
     """Part of the key; raised when the stage does something else with the same settings."""
 

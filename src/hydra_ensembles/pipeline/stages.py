@@ -33,7 +33,8 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
     stages = []
     if recipe.backbone.finetune is not None:
         training = recipe.backbone.finetune.settings(recipe.seed).to_json()
-        stages.append(Stage("base", train_base, {"training": training, "augment": data.augment}, ("train", "id_val")))
+        settings = {"training": training, "augment": data.augment}
+        stages.append(Stage("base", train_base, settings, ("train", "id_val"), trains=True))
         base = ("base",)
     rankings = []
     if recipe.members.how != "joint":
@@ -56,7 +57,8 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
         tuned = None if recipe.finetuning is None else recipe.finetuning.settings(recipe.seed + m).to_json()
         settings = {"training": tuned, "augment": data.augment, "trunk": recipe.members.trunk}
         reads = ("train", "id_val") if tuned else ()
-        stages.append(Stage(name, partial(make_member, m), settings, reads, (*base, "members")))
+        work = partial(make_member, m)
+        stages.append(Stage(name, work, settings, reads, (*base, "members"), trains=tuned is not None))
     stages.append(Stage("fusion", fuse_members, recipe.fusion.model_dump(), (), tuple(members)))
     after = {"base": base, "members": tuple(members), "hydra": ("fusion",)}
     if recipe.decisions is not None:
@@ -83,7 +85,7 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
     # What is fitted after training costs nothing, so costs do not wait for it; heads are counted in the base.
     networks = {"base": (), "members": tuple(members), "hydra": ("fusion",)}
     made = tuple(stage for model in recipe.evaluation.models for stage in networks[model])
-    stages.append(Stage("costs", measure_costs, measured, (), (*base, *made), chooses=False))
+    stages.append(Stage("costs", measure_costs, measured, (), (*base, *made), chooses=False, alone=True))
     stages.append(Stage("results", write_results, {}, (), ("members", *evaluated, "costs"), chooses=False))
     return stages
 

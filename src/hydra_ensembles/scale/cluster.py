@@ -28,7 +28,7 @@ def cluster(cpus: int | None = None) -> Iterator[Any]:
     address = os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray starts workers at nice 15, for the sake of its own processes; beside anything else they would hardly run.
-    os.environ.setdefault("RAY_worker_niceness", "0")  # noqa: SIM112
+    os.environ.setdefault("RAY_worker_niceness", "0")
     is_too_late = "ray" in sys.modules and _LOOPBACK not in os.environ
     if not address:
         os.environ.setdefault(_LOOPBACK, "0")

@@ -1,0 +1,157 @@
+"""What is to be scored: files, here or at any address that fsspec knows, cut into blocks of rows.
+
+The cut depends on nothing but the list of files and the size of a block, so a run that was killed finds the same
+blocks again.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra_ensembles.backbones.references import expand
+from hydra_ensembles.data import DataError
+from hydra_ensembles.data.folders import IMAGES
+from hydra_ensembles.errors import in_one_line
+from hydra_ensembles.optional import import_extra
+
+TABLES = (".parquet", ".jsonl")
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: its path below the input, how long it is, and how many rows it has; an image is one row."""
+
+    path: str
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows: of one table, or as many image files."""
+
+    name: str
+    files: tuple[str, ...]
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Input:
+    """All files below a root, in the order of their names; either tables or images."""
+
+    root: str
+    files: tuple[File, ...]
+    are_images: bool
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """A hash of names, sizes and numbers of rows."""
+        return hashlib.sha256(json.dumps([asdict(file) for file in self.files]).encode()).hexdigest()[:16]
+
+    def blocks(self, rows: int) -> list[Block]:
+        """Blocks of at most so many rows; none spans two tables."""
+        if self.are_images:
+            paths = [file.path for file in self.files]
+            cut = [paths[start : start + rows] for start in range(0, len(paths), rows)]
+            found = [(tuple(files), 0, len(files)) for files in cut]
+        else:
+            found = [
+                ((file.path,), start, min(start + rows, file.rows))
+                for file in self.files
+                for start in range(0, file.rows, rows)
+            ]
+        return [Block(f"part-{number:06d}", *one) for number, one in enumerate(found)]
+
+
+def list_input(address: str) -> Input:
+    """The files behind a path, a pattern or a URL: tables (parquet, jsonl), or images in folders."""
+    address = expand(address)
+    files, path = file_system(address)
+    try:
+        if files.isdir(path):
+            root, found, above = path, sorted(files.find(path)), address
+        else:
+            found = sorted(files.glob(path)) if "*" in path else [path] if files.exists(path) else []
+            root, above = _directory(path), _directory(address)
+        below = [(one, one[len(root) :].lstrip("/")) for one in found]
+        below = [(one, name) for one, name in below if not any(part.startswith(".") for part in name.split("/"))]
+        tables = [(one, name) for one, name in below if Path(name).suffix.lower() in TABLES]
+        images = [(one, name) for one, name in below if Path(name).suffix.lower() in IMAGES]
+        chosen = tables or images
+        listed = [File(name, int(files.size(one)), _rows(files, one) if tables else 1) for one, name in chosen]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{address} cannot be listed: {in_one_line(error)}") from None
+    if not listed:
+        raise DataError(f"{address}: no {', '.join(TABLES)} files and no images are there")
+    return Input(above, tuple(listed), not tables)
+
+
+def _directory(address: str) -> str:
+    """The directory of a file or a pattern.
+
+    >>> _directory("s3://bucket/reviews/*.parquet"), _directory("zip://*.png::photos.zip")
+    ('s3://bucket/reviews', 'zip://::photos.zip')
+    """
+    inner, chained, outer = address.partition("::")
+    directory = inner.partition("*")[0].rpartition("/")[0]
+    return f"{directory}/{chained}{outer}" if directory.endswith(":/") else f"{directory}{chained}{outer}"
+
+
+def file_system(address: str) -> tuple[Any, str]:
+    """Where an address is, and the path there."""
+    fsspec = import_extra("fsspec", "scale", "reading and writing files anywhere")
+    try:
+        files, path = fsspec.url_to_fs(address)
+    except (ImportError, ValueError) as error:
+        raise DataError(f"{address} cannot be opened: {in_one_line(error)}") from None
+    return files, path.rstrip("/")
+
+
+def is_local(files: Any) -> bool:
+    protocol = files.protocol
+    return "file" in ([protocol] if isinstance(protocol, str) else protocol)
+
+
+class Copies:
+    """Files as local paths: where they lie, or copied from their address; only those last asked for are kept."""
+
+    def __init__(self, root: str, scratch: Path):
+        self.files, self.root = file_system(root or ".")
+        self.scratch = scratch
+
+    def local(self, names: Sequence[str]) -> list[Path]:
+        """Local paths of some files below the root."""
+        if is_local(self.files):
+            return [Path(self.root) / name for name in names]
+        places = [self.scratch / hashlib.sha256(name.encode()).hexdigest()[:16] / Path(name).name for name in names]
+        for old in self.scratch.iterdir():
+            if old not in {place.parent for place in places}:
+                shutil.rmtree(old)
+        for name, place in zip(names, places, strict=True):
+            if not place.exists():
+                place.parent.mkdir(exist_ok=True)
+                self.files.get_file(f"{self.root}/{name}".lstrip("/"), str(place.with_suffix(".part")))
+                place.with_suffix(".part").rename(place)
+        return places
+
+
+def _rows(files: Any, path: str) -> int:
+    """Rows of a table: a parquet file says it, the lines of others are counted."""
+    if path.lower().endswith(".parquet"):
+        parquet = import_extra("pyarrow.parquet", "data", "reading parquet")
+        with files.open(path, "rb") as opened:
+            return int(parquet.ParquetFile(opened).metadata.num_rows)
+    with files.open(path, "rb") as opened:
+        return sum(1 for line in opened if line.strip(b"\r\n"))

@@ -1,0 +1,178 @@
+"""Bulk scoring: every row once, whatever is killed; unreadable rows aside; the figures of `predict`."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deciding import NAMES, TEXT, hydra_of
+from hydra_ensembles import Hydra
+from hydra_ensembles.cli.main import main
+from hydra_ensembles.data import DataError, load_data
+from hydra_ensembles.evaluation import answers
+from hydra_ensembles.scale import bulk, score
+from hydra_ensembles.scale.cluster import ScaleError
+from hydra_ensembles.scale.inputs import list_input
+from hydra_ensembles.uncertainty import predict
+from tiny_sets import IMAGE, png
+
+
+def sentences(seed, rows):
+    chance = np.random.default_rng(seed)
+    return [" ".join(chance.choice(list("abcdefgh"), chance.integers(1, 16))) for _ in range(rows)]
+
+
+def write_table(path, rows, seed=0, start=0, **more):
+    columns = {"id": [f"id-{start + row}" for row in range(rows)], "sentence": sentences(seed, rows), **more}
+    pq.write_table(pa.table(columns), path, row_group_size=7)
+
+
+def read(output):
+    return pa.concat_tables([pq.read_table(file) for file in sorted(Path(output).glob("part-*.parquet"))])
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory):
+    root = tmp_path_factory.mktemp("reviews")
+    (root / "known").mkdir()
+    write_table(root / "known" / "k.parquet", 20, 9, label=[NAMES[row % 5] for row in range(20)])
+    hydra_of("bert", TEXT, root / "known" / "k.parquet").save(root / "hydra")
+    (root / "in").mkdir()
+    write_table(root / "in" / "a.parquet", 23, 0)
+    write_table(root / "in" / "b.parquet", 12, 1, start=23)
+    return root
+
+
+@pytest.fixture(scope="module")
+def scored(reviews, two_cpus):
+    """One undisturbed run."""
+    told = []
+    options = {"id_column": "id", "rows_a_block": 10, "workers": 2, "batch_size": 4}
+    summary = score(
+        str(reviews / "hydra"),
+        str(reviews / "in"),
+        str(reviews / "out"),
+        show=lambda rows, of: told.append((rows, of)),
+        **options,
+    )
+    return summary, told, options
+
+
+def test_every_row_is_scored_as_predict_would(reviews, scored):
+    summary, told, _ = scored
+    assert (summary["rows"], summary["scored"], summary["quarantined"]) == (35, 35, 0)
+    assert (told[0], told[-1]) == ((0, 35), (35, 35))
+    found = read(reviews / "out")
+    assert len(list((reviews / "out").glob("part-*.parquet"))) == 3 + 2  # no block spans two files
+    assert found["id"].to_pylist() == [f"id-{row}" for row in range(35)]
+    assert found["file"].to_pylist() == ["a.parquet"] * 23 + ["b.parquet"] * 12
+    assert found["row"].to_pylist() == [*range(23), *range(12)]
+    hydra = Hydra.load(reviews / "hydra")
+    expected = predict(answers(hydra, load_data(reviews / "in", hydra)).logits, hydra.fitted)
+    assert found["label"].to_pylist() == expected.label.tolist()
+    assert found["class"].to_pylist() == [NAMES[label] for label in expected.label]
+    assert found["decision"].to_pylist() == expected.decision
+    assert summary["decisions"] == {name: expected.decision.count(name) for name in sorted(set(expected.decision))}
+    for name, of in (("probability", "confidence"), ("entropy", "entropy"), ("mutual_information", "epistemic")):
+        assert found[name].to_pylist() == pytest.approx(getattr(expected, of).tolist(), abs=1e-5)
+    assert json.loads((reviews / "out" / "summary.json").read_text()) == summary
+
+
+def test_what_is_there_is_passed_over_and_another_run_refused(reviews, scored, monkeypatch):
+    _, _, options = scored
+    asked = [str(reviews / name) for name in ("hydra", "in", "out")]
+    before = {file.name: file.stat().st_mtime_ns for file in (reviews / "out").glob("part-*")}
+    monkeypatch.setattr(bulk, "cluster", None)  # nothing is left to do
+    assert score(*asked, **options)["scored"] == 35
+    assert {file.name: file.stat().st_mtime_ns for file in (reviews / "out").glob("part-*")} == before
+    with pytest.raises(ScaleError, match="was begun with another rows_a_block"):
+        score(*asked, **{**options, "rows_a_block": 11})
+    with pytest.raises(ScaleError, match="holds parquet files but no manifest"):
+        score(asked[0], asked[1], str(reviews / "in"))
+
+
+def test_unreadable_rows_go_to_quarantine(reviews, two_cpus, tmp_path):
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"id": row, "text": text}) for row, text in enumerate(sentences(3, 12))]
+    lines[2], lines[5], lines[11] = '{"id": 2, "te', json.dumps({"id": 5, "text": None}), json.dumps({"id": 11})
+    (tmp_path / "in" / "x.jsonl").write_text("\n".join(lines) + "\n\n")
+    (tmp_path / "in" / "y.jsonl").write_text('{"id": 0, "text": "a"}\n{"id": 1}\n')
+    summary = score(
+        str(reviews / "hydra"), f"file://{tmp_path}/in", f"{tmp_path}/out", id_column="id", rows_a_block=6, workers=1
+    )
+    assert (summary["rows"], summary["scored"], summary["quarantined"]) == (14, 10, 4)
+    found = read(tmp_path / "out")
+    assert found["row"].to_pylist() == [0, 1, 3, 4, 6, 7, 8, 9, 10, 0]
+    assert found["id"].to_pylist() == found["row"].to_pylist()
+    broken = [
+        json.loads(line)
+        for file in sorted((tmp_path / "out" / "quarantine").iterdir())
+        for line in file.read_text().splitlines()
+    ]
+    assert [f"{one['file']} {one['row']}" for one in broken] == ["x.jsonl 2", "x.jsonl 5", "x.jsonl 11", "y.jsonl 1"]
+    for one, words in zip(broken, ("is not JSON", "expected a text", "has no 'text'", "has no 'text'"), strict=True):
+        assert words in one["reason"]
+
+
+def test_images_of_a_folder_and_of_an_address(two_cpus, tmp_path):
+    """Folders here, and the same inside an archive, which fsspec reads as it reads a bucket."""
+    chance = np.random.default_rng(0)
+    for row in range(15):
+        file = tmp_path / "photos" / NAMES[row % 5] / f"{row:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png(chance.integers(0, 256, (20, 20, 3), dtype=np.uint8)))
+    hydra_of("timm", IMAGE, tmp_path / "photos").save(tmp_path / "hydra")
+    (tmp_path / "photos" / "ant" / "00.png").write_bytes(b"not an image")
+    summary = score(str(tmp_path / "hydra"), str(tmp_path / "photos"), str(tmp_path / "out"), rows_a_block=4, workers=1)
+    assert (summary["scored"], summary["quarantined"]) == (14, 1)
+    files = read(tmp_path / "out")["file"].to_pylist()
+    assert files == sorted(f"{NAMES[row % 5]}/{row:02}.png" for row in range(1, 15))
+    packed = shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
+    again = score(str(tmp_path / "hydra"), f"zip://::{packed}", str(tmp_path / "again"), rows_a_block=4, workers=1)
+    assert (again["scored"], again["quarantined"]) == (14, 1)
+    assert read(tmp_path / "again") == read(tmp_path / "out")
+
+
+def test_what_cannot_be_listed_says_so(tmp_path, reviews):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"no \.parquet, \.jsonl files and no images are there"):
+        list_input(str(tmp_path / "empty"))
+    with pytest.raises(DataError, match="cannot be opened"):
+        list_input("nosuch://bucket/x.parquet")
+    (tmp_path / "x.parquet").write_bytes(b"not parquet")
+    with pytest.raises(DataError, match=r"cannot be listed"):
+        list_input(str(tmp_path / "x.parquet"))
+    assert [file.path for file in list_input(str(reviews / "in" / "b*.parquet")).files] == ["b.parquet"]
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_no_row_is_lost_or_doubled(reviews, tmp_path):
+    command = [sys.executable, "-c", "from hydra_ensembles.cli.main import main; main()", "score"]
+    command += [*(str(reviews / name) for name in ("hydra", "in")), str(tmp_path / "out")]
+    command += ["--id", "id", "--rows-a-block", "1", "--workers", "1"]
+    for kills in range(4):
+        driver = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        wanted = 8 * (kills + 1)
+        while kills < 3 and driver.poll() is None and len(list((tmp_path / "out").glob("part-*.parquet"))) < wanted:
+            time.sleep(0.02)
+        if kills < 3:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert driver.returncode == 0
+    assert sorted(read(tmp_path / "out")["id"].to_pylist()) == sorted(f"id-{row}" for row in range(35))
+
+
+def test_the_command_tells_what_it_wrote(reviews, scored, capsys):
+    asked = [str(reviews / name) for name in ("hydra", "in", "out")]
+    with pytest.raises(SystemExit, match="0"):
+        main(["score", *asked, "--id", "id", "--rows-a-block", "10", "--batch-size", "4", "--workers", "2"])
+    assert "35 of 35 rows scored, 0 quarantined, " in capsys.readouterr().out
