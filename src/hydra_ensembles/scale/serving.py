@@ -1,0 +1,168 @@
+"""Serving: replicas of a model on Ray Serve, and a front for them in this process."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hydra_ensembles.errors import in_one_line
+from hydra_ensembles.optional import import_extra
+from hydra_ensembles.scale.cluster import LOCALHOST, cluster
+from hydra_ensembles.scale.front import Ask, front
+from hydra_ensembles.scale.limits import Limits, Refusal
+from hydra_ensembles.scale.replica import Replica, Served
+
+APPLICATION, TOKEN = "hydra", "HYDRA_TOKEN"
+HEADER_SECONDS, LEAVE_SECONDS = 10.0, 30.0
+log = logging.getLogger(__name__)
+
+
+def serve(
+    reference: str,
+    *,
+    host: str = LOCALHOST,
+    port: int = 8000,
+    replicas: int = 1,
+    max_replicas: int | None = None,
+    threads: int = 1,
+    gpus: float = 0,
+    batch_size: int = 16,
+    wait_ms: float = 5.0,
+    limits: Limits | None = None,
+    started: Callable[[str], None] | None = None,
+) -> None:
+    """Serve a model until the process is told to end; then answer what is waiting, and leave.
+
+    Args:
+        reference: a hydra, a member or a model. A directory may be replaced while it is served.
+        host: where the front listens.
+        port: likewise; 0 for any.
+        replicas: how many, at least.
+        max_replicas: where given, Ray Serve adds replicas under load, up to so many.
+        threads: CPU threads of each.
+        gpus: of each.
+        batch_size: inputs that a replica computes at once, at most.
+        wait_ms: how long a batch waits to be filled.
+        limits: what is refused.
+        started: is told the address once requests are answered.
+    """
+    kind = Served(reference).kind  # a model that cannot be served is refused here
+    most = max_replicas or replicas
+    # In a cluster of our own the controller of Ray Serve asks for no CPU.
+    with cluster(None if os.environ.get("RAY_ADDRESS") else most * threads) as ray:
+        limits = limits or Limits()
+        handle = deploy(ray, reference, replicas, max_replicas, threads, gpus, batch_size, wait_ms, limits.waiting)
+        app = front(
+            asking(ray, handle, limits.tries),
+            kind,
+            limits=limits,
+            token=os.environ.get(TOKEN),
+            name=Path(reference).name,
+        )
+        try:
+            run_front(app, host, port, started)
+        finally:
+            import_extra("ray.serve", "scale", "serving").shutdown()
+
+
+def deploy(
+    ray: Any,
+    reference: str,
+    replicas: int,
+    max_replicas: int | None,
+    threads: int,
+    gpus: float,
+    batch_size: int,
+    wait_ms: float,
+    waiting: int,
+) -> Any:
+    """Start the replicas; the handle to ask them."""
+    serving = import_extra("ray.serve", "scale", "serving")
+    serving.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+    batched = serving.batch(max_batch_size=batch_size, batch_wait_timeout_s=wait_ms / 1000)(Replica.many)
+    kind = type("Replica", (Replica,), {"__call__": batched, "__module__": __name__})
+    ongoing = 2 * batch_size  # one batch is computed, one is collected
+    if max_replicas is None:
+        number: dict[str, Any] = {"num_replicas": replicas}
+    else:
+        scaling = {"min_replicas": replicas, "max_replicas": max_replicas, "target_ongoing_requests": batch_size}
+        number = {"autoscaling_config": scaling}
+    deployment = serving.deployment(kind).options(
+        name=APPLICATION,
+        max_ongoing_requests=ongoing,
+        max_queued_requests=waiting,
+        ray_actor_options={"num_cpus": threads, "num_gpus": gpus},
+        graceful_shutdown_timeout_s=LEAVE_SECONDS,
+        health_check_period_s=2,
+        **number,
+    )
+    directory = Path(reference).expanduser()
+    place = str(directory.absolute()) if directory.is_dir() else reference
+    return serving.run(deployment.bind(place, threads), name=APPLICATION, route_prefix=None)
+
+
+def asking(ray: Any, handle: Any, tries: int) -> Ask:
+    """Asks the replicas; a request that was at a replica that died is asked again."""
+    problems = import_extra("ray.serve.exceptions", "scale", "serving")
+    died = (ray.exceptions.RayActorError, problems.ReplicaUnavailableError)
+
+    async def ask(wanted: Any) -> dict[str, Any]:
+        for left in reversed(range(tries)):
+            try:
+                found: dict[str, Any] = await handle.remote(wanted)
+                return found
+            except problems.BackPressureError:
+                raise Refusal(429, "too many requests wait; come back later", Retry_After="1") from None
+            except died as error:
+                log.warning("a replica died: %s", in_one_line(error)[:200])
+                if left:
+                    await asyncio.sleep(0.1)
+        raise Refusal(503, "no replica answers", Retry_After="5")
+
+    return ask
+
+
+def run_front(app: Any, host: str, port: int, started: Callable[[str], None] | None) -> None:
+    """Answer until SIGTERM or Ctrl-C; then take no more, and finish what was begun."""
+    uvicorn = import_extra("uvicorn", "scale", "serving")
+    h11 = import_extra("uvicorn.protocols.http.h11_impl", "scale", "serving")
+
+    class Patient(h11.H11Protocol):  # type: ignore[misc,name-defined]
+        """Closes a connection that has sent no whole request head for too long."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(HEADER_SECONDS, self._close_unless_asked)
+
+        def _close_unless_asked(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                self.transport.close()
+
+    class Server(uvicorn.Server):  # type: ignore[misc,name-defined]
+        """Says where it is, and that it is leaving."""
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started and started is not None:
+                bound = self.servers[0].sockets[0].getsockname()
+                started(f"http://{bound[0]}:{bound[1]}")
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            app.state.is_ready = False
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=Patient,
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=int(LEAVE_SECONDS),
+        server_header=False,
+    )
+    Server(config).run()
