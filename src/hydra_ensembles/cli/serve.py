@@ -51,9 +51,11 @@ def serve(
     starting = console.status("starting replicas")
     starting.start()
 
-    def told(address: str) -> None:
+    def say(address: str) -> None:
         starting.stop()
-        console.print(f"{address}/predict  (described at {address}/docs; Ctrl-C ends it)", highlight=False)
+        console.print(
+            f"{address}/predict  (described at {address}/docs; Ctrl-C ends it)", highlight=False, soft_wrap=True
+        )
 
     try:
         serve_model(
@@ -67,7 +69,7 @@ def serve(
             batch_size=batch_size,
             wait_ms=wait_ms,
             limits=limits,
-            started=told,
+            started=say,
         )
     finally:
         starting.stop()

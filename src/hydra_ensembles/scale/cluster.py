@@ -52,6 +52,11 @@ def cluster(cpus: int | None = None) -> Iterator[Any]:
         ray.shutdown()
 
 
+def is_there() -> bool:
+    """Is there a Ray to join, which others may use as well?"""
+    return bool(os.environ.get("RAY_ADDRESS")) or ("ray" in sys.modules and sys.modules["ray"].is_initialized())
+
+
 def workers_of(ray: Any, wanted: int | None, threads: int, gpus: float = 0) -> int:
     """How many workers, with so many threads and GPUs each, the cluster holds; refused where it holds fewer."""
     found = ray.cluster_resources()

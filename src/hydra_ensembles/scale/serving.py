@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
-from hydra_ensembles.scale.cluster import LOCALHOST, cluster
+from hydra_ensembles.scale.cluster import LOCALHOST, ScaleError, cluster, is_there
 from hydra_ensembles.scale.front import Ask, front
 from hydra_ensembles.scale.limits import Limits, Refusal
 from hydra_ensembles.scale.replica import Replica, Served
@@ -49,11 +52,10 @@ def serve(
         started: is told the address once requests are answered.
     """
     kind = Served(reference).kind  # a model that cannot be served is refused here
-    most = max_replicas or replicas
-    # In a cluster of our own the controller of Ray Serve asks for no CPU.
-    with cluster(None if os.environ.get("RAY_ADDRESS") else most * threads) as ray:
+    is_shared = is_there()
+    with cluster((max_replicas or replicas) * threads) as ray:
         limits = limits or Limits()
-        handle = deploy(ray, reference, replicas, max_replicas, threads, gpus, batch_size, wait_ms, limits.waiting)
+        handle = deploy(reference, replicas, max_replicas, threads, gpus, batch_size, wait_ms, limits.waiting)
         app = front(
             asking(ray, handle, limits.tries),
             kind,
@@ -64,11 +66,11 @@ def serve(
         try:
             run_front(app, host, port, started)
         finally:
-            import_extra("ray.serve", "scale", "serving").shutdown()
+            if is_shared:  # a Ray of our own ends with the block
+                import_extra("ray.serve", "scale", "serving").delete(APPLICATION)
 
 
 def deploy(
-    ray: Any,
     reference: str,
     replicas: int,
     max_replicas: int | None,
@@ -80,16 +82,22 @@ def deploy(
 ) -> Any:
     """Start the replicas; the handle to ask them."""
     serving = import_extra("ray.serve", "scale", "serving")
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
     serving.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
-    batched = serving.batch(max_batch_size=batch_size, batch_wait_timeout_s=wait_ms / 1000)(Replica.many)
-    kind = type("Replica", (Replica,), {"__call__": batched, "__module__": __name__})
+
+    class Batched(Replica):
+        many = serving.batch(max_batch_size=batch_size, batch_wait_timeout_s=wait_ms / 1000)(Replica.many)
+
+        async def __call__(self, wanted: Any) -> Any:
+            return await self.many(wanted)
+
     ongoing = 2 * batch_size  # one batch is computed, one is collected
     if max_replicas is None:
         number: dict[str, Any] = {"num_replicas": replicas}
     else:
         scaling = {"min_replicas": replicas, "max_replicas": max_replicas, "target_ongoing_requests": batch_size}
         number = {"autoscaling_config": scaling}
-    deployment = serving.deployment(kind).options(
+    deployment = serving.deployment(Batched).options(
         name=APPLICATION,
         max_ongoing_requests=ongoing,
         max_queued_requests=waiting,
@@ -100,7 +108,10 @@ def deploy(
     )
     directory = Path(reference).expanduser()
     place = str(directory.absolute()) if directory.is_dir() else reference
-    return serving.run(deployment.bind(place, threads), name=APPLICATION, route_prefix=None)
+    try:
+        return serving.run(deployment.bind(place, threads), name=APPLICATION, route_prefix=None)
+    except RuntimeError as error:
+        raise ScaleError(f"the replicas do not start: {in_one_line(error)}; Ray's logs say more") from error
 
 
 def asking(ray: Any, handle: Any, tries: int) -> Ask:
@@ -165,4 +176,19 @@ def run_front(app: Any, host: str, port: int, started: Callable[[str], None] | N
         timeout_graceful_shutdown=int(LEAVE_SECONDS),
         server_header=False,
     )
-    Server(config).run()
+    with _taken_note_of(signal.SIGINT, signal.SIGTERM):
+        Server(config).run()
+
+
+@contextmanager
+def _taken_note_of(*signals: signal.Signals) -> Iterator[None]:
+    """The server raises the signals that ended it once more when it is done; by then they have done their work."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: None) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
