@@ -1,0 +1,1 @@
+"""Scale: what Ray costs and brings, on two cores."""
