@@ -7,6 +7,7 @@ Run: python benchmarks/scaling/bulk.py     (about 25 minutes on 2 cores; needs t
 Writes results/scale/bulk.json and the part of results/scale.json. Scratch is under benchmarks/.kept/scale.
 """
 
+import json
 import os
 import random
 import shutil
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from hydra_ensembles import HeadSet, Hydra, fuse, prune
 from hydra_ensembles.data import batches_for, open_data
 from hydra_ensembles.evaluation import answers
-from hydra_ensembles.scale.bulk import ROWS_A_BLOCK, as_parquet
+from hydra_ensembles.scale.bulk import ABOUT, ROWS_A_BLOCK, as_parquet
 from hydra_ensembles.uncertainty import predict
 from provenance import provenance
 from scaling.summary import write_part
@@ -68,7 +69,7 @@ def bare_loop(data: Path, out: Path) -> float:
     started = time.perf_counter()
     hydra = Hydra.load(KEPT / "hydra")
     out.mkdir(parents=True)
-    number = 0
+    number, began = 0, started
     for file in sorted(data.iterdir()):
         rows = open_data(file)
         for start in range(0, len(rows), ROWS_A_BLOCK):
@@ -83,8 +84,8 @@ def bare_loop(data: Path, out: Path) -> float:
                 "mutual_information": said.epistemic.tolist(),
                 "decision": [None] * len(some),
             }
-            (out / f"part-{number:06d}.parquet").write_bytes(as_parquet(columns))
-            number += 1
+            (out / f"part-{number:06d}.parquet").write_bytes(as_parquet(columns, time.perf_counter() - began))
+            number, began = number + 1, time.perf_counter()
     return ROWS / (time.perf_counter() - started)
 
 
@@ -99,6 +100,12 @@ def ids_in(out: Path) -> Counter[str]:
     for file in out.glob("part-*.parquet"):
         found.update(pq.read_table(file, columns=["id"])["id"].to_pylist())
     return found
+
+
+def block_seconds(out: Path) -> list[float]:
+    """What each block of 4,096 rows took; the last of a file has fewer, and is left out."""
+    footers = [pq.ParquetFile(file).metadata for file in sorted(out.glob("part-*.parquet"))]
+    return [json.loads(one.metadata[ABOUT.encode()])["seconds"] for one in footers if one.num_rows == ROWS_A_BLOCK]
 
 
 def killed(out: Path, seconds: float) -> list[float]:
@@ -133,6 +140,8 @@ def main() -> None:
         "over_bare": round(ROWS / seconds / bare, 3),
         "bare_rows_a_second": round(bare, 1),
         "rows_a_second": round(ROWS / seconds, 1),
+        "block_rows": ROWS_A_BLOCK,
+        "block_seconds": block_seconds(KEPT / "scored"),
     }
     print(results, flush=True)
     results["killed_after_s"] = killed(KEPT / "killed", seconds)

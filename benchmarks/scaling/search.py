@@ -124,7 +124,7 @@ def main() -> None:
         expected = results.pop("expected")
         results["same_with_a_worker_killed"] = with_a_worker_killed() == expected
     results["same_with_the_driver_killed"] = with_the_driver_killed() == expected
-    story = provenance(packages=["ray", "transformers"], rows=2 * ROWS, remove=REMOVE, rounds=ROUNDS)
+    story = provenance(packages=["ray", "transformers"], rows=2 * ROWS, batch=BATCH, remove=REMOVE, rounds=ROUNDS)
     write_part("search", {**results, "provenance": story})
 
 

@@ -48,7 +48,8 @@ COLUMNS: Mapping[str, str | None] = {
     "decision": "string",
 }
 """Of an output file, with their types; `id` as it comes, `class` where the model names its classes."""
-_TAKEN = "hydra_ensembles.decisions"
+ABOUT = "hydra_ensembles"
+"""In the footer of an output file: its decisions, counted, and the seconds that it took."""
 MANIFEST, SUMMARY, QUARANTINE = "manifest.json", "summary.json", "quarantine"
 
 
@@ -84,7 +85,8 @@ def score(
         prepared: `batch_size`, `max_tokens`, `first_size`, as `batches_for` takes them.
 
     Returns:
-        What `summary.json` says: rows, how many of them were scored and quarantined, decisions, and seconds.
+        What `summary.json` says: rows, how many of them were scored and quarantined, decisions, the seconds of this
+        run, and those of all workers together.
     """
     started = time.monotonic()
     found, model = list_input(address), load_network(reference).eval()
@@ -173,11 +175,14 @@ class Scorer:
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """One block, from its file to its file."""
         block: Block = batch["block"][0]
+        started = time.monotonic()
         lines, broken = self.lines(block)
         if broken:
-            content = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in broken)
-            write_whole(f"{self.output}/{QUARANTINE}/{block.name}.jsonl", content.encode())
-        write_whole(f"{self.output}/{block.name}.parquet", as_parquet(lines or self._no_lines()))
+            reasons = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in broken)
+            write_whole(f"{self.output}/{QUARANTINE}/{block.name}.jsonl", reasons.encode())
+        write_whole(
+            f"{self.output}/{block.name}.parquet", as_parquet(lines or self._no_lines(), time.monotonic() - started)
+        )
         return {"rows": [len(block)]}
 
     def lines(self, block: Block) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
@@ -247,15 +252,16 @@ class Scorer:
         return {"file": block.files[0], "row": block.start + place}
 
 
-def as_parquet(columns: Mapping[str, list[Any]]) -> bytes:
-    """Columns as the bytes of a parquet file; its footer says how often each decision was taken."""
+def as_parquet(columns: Mapping[str, list[Any]], seconds: float) -> bytes:
+    """Columns as the bytes of a parquet file; its footer says how often each decision was taken, and the time."""
     arrow = import_extra("pyarrow", "data", "writing parquet")
     parquet = import_extra("pyarrow.parquet", "data", "writing parquet")
     types = {name: None if kind is None else arrow.type_for_alias(kind) for name, kind in COLUMNS.items()}
     table = arrow.table({name: arrow.array(values, types[name]) for name, values in columns.items()})
     taken = Counter(one for one in columns["decision"] if one is not None)
+    about = json.dumps({"decisions": taken, "seconds": round(seconds, 3)})
     buffer = io.BytesIO()
-    parquet.write_table(table.replace_schema_metadata({_TAKEN: json.dumps(taken)}), buffer)
+    parquet.write_table(table.replace_schema_metadata({ABOUT: about}), buffer)
     return buffer.getvalue()
 
 
@@ -298,14 +304,16 @@ def _summary(output: str, blocks: Sequence[Block], seconds: float) -> dict[str, 
     parquet = import_extra("pyarrow.parquet", "data", "reading parquet")
     files, _ = file_system(output)
     decisions: Counter[str] = Counter()
-    scored = 0
+    scored, busy = 0, 0.0
     for block in blocks:
         with files.open(file_system(f"{output}/{block.name}.parquet")[1], "rb") as opened:
             footer = parquet.ParquetFile(opened).metadata
         scored += footer.num_rows
-        decisions.update(json.loads(footer.metadata[_TAKEN.encode()]))
+        said = json.loads(footer.metadata[ABOUT.encode()])
+        decisions.update(said["decisions"])
+        busy += said["seconds"]
     rows = sum(map(len, blocks))
     about = {"rows": rows, "scored": scored, "quarantined": rows - scored, "decisions": dict(sorted(decisions.items()))}
-    about |= {"seconds": seconds}
+    about |= {"seconds": seconds, "worker_seconds": round(busy, 1)}
     write_whole(f"{output}/{SUMMARY}", (json.dumps(about, indent=1) + "\n").encode())
     return about
