@@ -105,7 +105,7 @@ def main() -> None:
         "statuses": dict(sorted(Counter(str(status) for status, _ in told).items())),
         "answered_a_second": round(len(good) / seconds, 2),
         "p50_ms": round(1000 * good[len(good) // 2], 1) if good else None,
-        "p99_ms": round(1000 * good[int(0.99 * (len(good) - 1))], 1) if good else None,
+        "p99_ms": round(1000 * good[min(len(good) - 1, int(0.99 * len(good)))], 1) if good else None,
         "own_cpu_seconds": round(time.process_time(), 2),
     }
     print(json.dumps(about))

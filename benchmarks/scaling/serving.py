@@ -102,7 +102,8 @@ def resident_mb(name: str) -> float:
     total = 0
     for place in Path("/proc").iterdir():
         try:
-            if place.name.isdigit() and name in (place / "cmdline").read_bytes().decode(errors="replace"):
+            title = (place / "cmdline").read_bytes() if place.name.isdigit() else b""
+            if name in title.decode(errors="replace").replace("\0", " "):
                 total += int((place / "status").read_text().split("VmRSS:")[1].split()[0])
         except (OSError, IndexError):
             continue
@@ -114,7 +115,7 @@ def overloaded(address: str, rate: float) -> dict[str, Any]:
     parts, memory = [], []
     for number in range(10):
         parts.append(load(address, rate=rate, seconds=OVERLOAD_S / 10))
-        memory.append({"replica_mb": resident_mb("ServeReplica:hydra"), "front_mb": resident_mb("main(); serve")})
+        memory.append({"replica_mb": resident_mb("ServeReplica:hydra"), "front_mb": resident_mb("main() serve")})
         print(f"overload, minute {number + 1} of 10: {parts[-1]['statuses']}, {memory[-1]}", flush=True)
     statuses: dict[str, int] = {}
     for part in parts:

@@ -245,6 +245,19 @@ def test_an_answer_that_never_comes(models):
         assert (status, b"secret" in content) == (500, False)
 
 
+def test_readiness_is_that_of_the_replicas(models):
+    there = [True]
+
+    async def ready():
+        return there[0]
+
+    with running(front(direct(None), "image", ready=ready)) as address:
+        assert post(address, None, path="/readyz")[0] == 200
+        there[0] = False
+        assert post(address, None, path="/readyz")[0] == 503
+        assert post(address, None, path="/healthz")[0] == 200
+
+
 def test_a_token_is_wanted_where_one_is_set(models):
     with running(front(direct(Served(str(models / "image"))), "image", token="key")) as address:
         assert post(address, picture())[0] == 401

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -56,6 +57,7 @@ def test_a_service_from_start_to_end(hydra):
         threading.Thread(target=lambda: lines.extend(server.stderr), daemon=True).start()
         address = lines[-1].split("/predict")[0].split("http://")[1]
         assert address.startswith("127.0.0.1:")
+        assert urllib.request.urlopen(f"http://{address}/readyz").status == 200
         status, content = ask(address, picture(3))
         expected = json.loads(json.dumps(Served(str(hydra)).answer([picture(3)])[0]))
         found = json.loads(content)

@@ -63,7 +63,15 @@ _REFUSED = {
 }
 
 
-def front(ask: Ask, kind: str, *, limits: Limits | None = None, token: str | None = None, name: str = "hydra") -> Any:
+def front(
+    ask: Ask,
+    kind: str,
+    *,
+    limits: Limits | None = None,
+    token: str | None = None,
+    name: str = "hydra",
+    ready: Callable[[], Awaitable[bool]] | None = None,
+) -> Any:
     """The application (FastAPI) in front of a model that takes images or texts.
 
     Args:
@@ -72,6 +80,7 @@ def front(ask: Ask, kind: str, *, limits: Limits | None = None, token: str | Non
         limits: what is refused.
         token: where given, every path but `/healthz` and `/readyz` wants it as bearer token.
         name: of the model, for the title of the page.
+        ready: says whether somebody is there who answers; always, where it is not given.
     """
     fastapi = import_extra("fastapi", "scale", "serving")
     responses = import_extra("fastapi.responses", "scale", "serving")
@@ -162,6 +171,8 @@ def front(ask: Ask, kind: str, *, limits: Limits | None = None, token: str | Non
     async def readyz() -> Any:
         if not app.state.is_ready:
             return refused(Refusal(503, "shutting down"))
+        if ready is not None and not await ready():
+            return refused(Refusal(503, "no replica answers"))
         return {"status": "ready", "waiting": waiting}
 
     async def show_metrics(request: Any) -> Any:

@@ -114,6 +114,19 @@ def deploy(
         raise ScaleError(f"the replicas do not start: {in_one_line(error)}; Ray's logs say more") from error
 
 
+async def are_replicas_running() -> bool:
+    """What Ray Serve says of them."""
+    serving = import_extra("ray.serve", "scale", "serving")
+    found = await asyncio.to_thread(serving.status)
+    application = found.applications.get(APPLICATION)
+    return application is not None and any(
+        number > 0
+        for deployment in application.deployments.values()
+        for state, number in deployment.replica_states.items()
+        if state == "RUNNING"
+    )
+
+
 def asking(ray: Any, handle: Any, tries: int) -> Ask:
     """Asks the replicas; a request that was at a replica that died is asked again."""
     problems = import_extra("ray.serve.exceptions", "scale", "serving")
