@@ -1,50 +1,18 @@
 """A zero-shot classifier takes images alone; pruned, searched, fused and stored it stays what its two towers say."""
 
-import copy
 import random
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from families import BY_NAME, model_of
+from families import model_of
 from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ranking, fuse, prune
 from hydra_ensembles.backbones import UnsupportedBackbone
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import single_cost
-
-CLASSES = ["cat", "dog", "newt", "owl"]
-TEMPLATES = ("a photo of a {}.", "art of a {}")
-NAMES = ["hf-clip", "hf-siglip", "open_clip", "open_clip-custom", "open_clip-borrowed"]
-
-
-def tokenize(texts):
-    """Letters as ids, an end of text, padding up to the context length: as CLIP's tokenisers do."""
-    ids = torch.zeros(len(texts), 9, dtype=torch.int64)
-    for row, text in enumerate(texts):
-        letters = [4 + ord(letter) % 45 for letter in text.replace(" ", "")[-6:]]
-        ids[row, : len(letters) + 1] = torch.tensor([*letters[: 3 + row % 3], 49, *letters[3 + row % 3 :]])
-        ids[row, 4 + row % 3 :] = 0
-        ids[row, 3 + row % 3] = 49
-    return ids
-
-
-def ending_in_3(ids):
-    return torch.where(ids == 49, 3, ids)
-
-
-def classifier_of(name):
-    model = copy.deepcopy(model_of(name))
-    if name in ("hf-clip", "open_clip-custom"):  # their end of text is 3
-        return ZeroShotClassifier.of(
-            model, CLASSES, lambda t: torch.where(tokenize(t) == 49, 3, tokenize(t)), TEMPLATES
-        )
-    return ZeroShotClassifier.of(model, CLASSES, tokenize, TEMPLATES)
-
-
-def images(number=6, seed=0):
-    return BY_NAME["open_clip"].inputs(number, 9, seed)["vision"]
+from zero_shots import CLASSES, NAMES, TEMPLATES, classifier_of, ending_in_3, images, tokenize
 
 
 def some_heads(model, seed, share=3):

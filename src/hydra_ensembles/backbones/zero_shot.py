@@ -48,7 +48,7 @@ class ZeroShotClassifier(nn.Module):
                 f"found {tuple(prompts_CPT.shape)}"
             )
         self.model, self.classes = model, None if classes is None else list(classes)
-        self.prompts = nn.Parameter(prompts_CPT, requires_grad=False)
+        self.prompts = nn.Parameter(prompts_CPT.contiguous(), requires_grad=False)
         self._kept: tuple[list[nn.Parameter], list[int], Tensor] | None = None
 
     @classmethod
@@ -71,10 +71,17 @@ class ZeroShotClassifier(nn.Module):
         return cls(model, classes, ids.reshape(len(classes), len(templates), -1))
 
     def forward(self, images: Tensor) -> Tensor:
+        return class_logits(self.image_features(images), self.class_embeddings(), *self.contrast())
+
+    def image_features(self, images: Tensor) -> Tensor:
+        """What the image tower makes of images `(B, E)`, of any length."""
         family: Any = family_of(self.model)
-        features = family.own_features(self.model, {"vision": images})
-        scale, bias = family.view_contrast(self.model)
-        return class_logits(features["vision"], self.class_embeddings(), scale, bias)
+        return family.own_features(self.model, {"vision": images})["vision"]  # type: ignore[no-any-return]
+
+    def contrast(self) -> tuple[Tensor, Tensor | None]:
+        """What similarities are multiplied with, as a logarithm, and what is added then."""
+        family: Any = family_of(self.model)
+        return family.view_contrast(self.model)  # type: ignore[no-any-return]
 
     def class_embeddings(self) -> Tensor:
         """`(C, E)`, of length 1; made again only if a number of the text tower has changed."""

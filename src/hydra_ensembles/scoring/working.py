@@ -38,6 +38,11 @@ class Working:
         self.device = next(self.model.parameters()).device
         self.work = Work(self.start)
 
+    def require_gradients(self) -> None:
+        """Of all numbers of the copy; what the caller has frozen stays frozen."""
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())  # prompts of a zero-shot classifier are not
+
     def remove(self, heads: Iterable[Head]) -> None:
         """Take heads out for good."""
         gone = set(heads)
