@@ -1,14 +1,17 @@
 """A zero-shot classifier takes images alone; pruned, searched, fused and stored it stays what its two towers say."""
 
+import json
 import random
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 from families import model_of
 from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ranking, fuse, prune
-from hydra_ensembles.backbones import UnsupportedBackbone
+from hydra_ensembles.backbones import UnknownReference, UnsupportedBackbone, load_model, origin_of
+from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import single_cost
@@ -119,3 +122,58 @@ def test_wrong_inputs_say_what_to_do():
         ZeroShotClassifier(model_of("open_clip"), CLASSES, torch.zeros(3, 1, 9, dtype=torch.int64))
     with pytest.raises(UnsupportedBackbone, match=r"has no \{\} for the name"):
         ZeroShotClassifier.of(model_of("open_clip"), CLASSES, tokenize, ["a photo"])
+
+
+def words(directory, length=9):
+    """A tokeniser of three words that transformers reads, with the end of text that tiny models know."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<pad>": 0, "<start>": 1, "<unknown>": 2, "<end>": 3, "photo": 4, "cat": 5, "dog": 6}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", model_max_length=length).save_pretrained(
+        directory
+    )
+
+
+@pytest.mark.parametrize("name", ["hf-clip", "hf-siglip"])
+def test_a_directory_of_transformers_is_named_by_hf(name, tmp_path):
+    model_of(name).save_pretrained(tmp_path)
+    words(tmp_path)
+    found = ZeroShotClassifier.of_reference(f"hf:{tmp_path}", ["cat", "dog"], ["photo {}"])
+    expected = torch.tensor([[[1, 4, 5, 3]], [[1, 4, 6, 3]]])
+    assert torch.equal(found.prompts[..., :4], expected)
+    assert found.prompts.shape[-1] == (4 if name == "hf-clip" else 9)
+    same = ZeroShotClassifier(model_of(name), ["cat", "dog"], found.prompts)
+    with torch.no_grad():
+        torch.testing.assert_close(found(images()), same(images()), atol=1e-5, rtol=1e-5)
+    assert origin_of(found).preprocess["size"] == 16
+    member = prune(found, some_heads(found, 0))
+    member.save(tmp_path / "member")
+    assert torch.equal(Member.load(tmp_path / "member")(images()), member(images()))
+
+
+def test_a_directory_of_open_clip_is_named_by_open_clip(tmp_path):
+    own = model_of("open_clip")
+    config = {"embed_dim": 24, "vision_cfg": {"image_size": 16, "patch_size": 4, "width": 32, "head_width": 8}}
+    config["vision_cfg"]["layers"] = 3
+    config["text_cfg"] = {"context_length": 9, "vocab_size": 50, "width": 32, "heads": 4, "layers": 3}
+    preprocess = {"mean": [0.1] * 3, "std": [0.2] * 3, "interpolation": "bilinear"}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": preprocess}))
+    with pytest.raises(UnknownReference, match="has no weights; they are in open_clip_model"):
+        load_model(f"open_clip:{tmp_path}")
+    save_file(own.state_dict(), tmp_path / "open_clip_model.safetensors")
+    found = load_model(f"open_clip:{tmp_path}")
+    with torch.no_grad():
+        assert torch.equal(found.encode_image(images()), own.encode_image(images()))
+    assert origin_of(found).preprocess["mean"] == [0.1] * 3
+    assert files_of(f"open_clip:{tmp_path}")[0].name == "open_clip_config.json"
+    (tmp_path / "open_clip_config.json").write_text("{")
+    with pytest.raises(UnknownReference, match="open_clip cannot read"):
+        load_model(f"open_clip:{tmp_path}")
+    with pytest.raises(UnknownReference, match="names no tokeniser"):
+        ZeroShotClassifier.of_reference("timm:vit_tiny_patch16_224", CLASSES)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hydra_ensembles.backbones.backbone import Backbone, Contrast, Inputs, Tower, build_model, family_of
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import Part, UnsupportedBackbone
+from hydra_ensembles.backbones.references import load_model, tokenizer_of
 from hydra_ensembles.backbones.state import State
 from hydra_ensembles.backbones.stems import TokenStem
 
@@ -69,6 +70,13 @@ class ZeroShotClassifier(nn.Module):
         assert isinstance(stem, TokenStem)
         ids = ids[:, : _longest(ids, stem)]
         return cls(model, classes, ids.reshape(len(classes), len(templates), -1))
+
+    @classmethod
+    def of_reference(
+        cls, reference: str, classes: Sequence[str], templates: Sequence[str] = TEMPLATES
+    ) -> "ZeroShotClassifier":
+        """The same, of a model that a reference names with its tokeniser: `open_clip:DIR` or `hf:DIR`."""
+        return cls.of(load_model(reference), classes, tokenizer_of(reference), templates)
 
     def forward(self, images: Tensor) -> Tensor:
         return class_logits(self.image_features(images), self.class_embeddings(), *self.contrast())
