@@ -15,6 +15,7 @@ from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import single_cost
+from hydra_ensembles.scoring.working import SearchData, Working
 from zero_shots import CLASSES, NAMES, TEMPLATES, classifier_of, ending_in_3, images, tokenize
 
 
@@ -92,6 +93,25 @@ def test_the_fast_search_is_the_plain_one_and_runs_the_text_tower_once_a_step(na
     again = circuit_ranking(model, *data, search="fast", **{**how, "batch_size": 20})
     if towers == "text":  # as many image forwards, in other batches: the text tower does not run once a batch
         assert again.how["block_forwards"] == pytest.approx(fast.how["block_forwards"])
+
+
+def test_a_text_head_is_tried_once_a_step_however_often_it_is_asked_for():
+    model = classifier_of("open_clip")
+    data = SearchData((images(20, 1), torch.tensor([0, 1, 2, 3] * 5)), images(20, 2), 8)
+    heads = [head for head in HeadSet.all(model) if head.tower == "text"]
+
+    def spent(working, candidates):
+        before = working.work.block_forwards
+        working.outcomes(candidates, enumerate(data))
+        return working.work.block_forwards - before
+
+    working, other = Working(model), Working(model)
+    first, again = spent(working, heads), spent(working, heads)
+    spent(other, [])
+    assert again == pytest.approx(spent(other, []))
+    assert again < first
+    working.remove(heads[:1])
+    assert spent(working, heads[1:]) > again
 
 
 def test_prompts_are_cut_where_nothing_reads_further():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from families import model_of
-from hydra_ensembles import HeadSet, Protocol, evaluate, prune
+from hydra_ensembles import HeadSet, Protocol, ZeroShotClassifier, evaluate, prune
 from hydra_ensembles.baselines import BaselineError, ErrorPredictor, LastLayerLaplace, Method
 from hydra_ensembles.baselines.error_predictor import as_sure_as
 from hydra_ensembles.baselines.laplace import _curvatures, cosine_moments
@@ -111,6 +111,14 @@ def test_the_prior_of_the_highest_validation_likelihood_is_taken():
         losses[prior] = float(F.cross_entropy(method.members(val[0])[:, 0].double(), val[1]))
     assert chosen == min(losses, key=losses.__getitem__)
     assert losses[chosen] < losses[math.inf]
+
+
+def test_what_is_believed_of_the_layers_holds_for_other_classes():
+    model = classifier_of("open_clip").eval()
+    method = LastLayerLaplace(model)
+    method.fit(labelled(), labelled(20, 9))
+    fewer = ZeroShotClassifier(model.model, CLASSES[1:3], model.prompts[1:3])
+    torch.testing.assert_close(method.for_classes(fewer).members(images()), method.members(images())[..., 1:3])
 
 
 def planted(model, number=300, seed=0):

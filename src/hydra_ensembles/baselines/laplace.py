@@ -94,6 +94,14 @@ class LastLayerLaplace(nn.Module):
             # Of equals the highest, which is the plainest.
             self.believe(max(priors, key=lambda prior: (-losses[prior], prior)))
 
+    def for_classes(self, network: nn.Module) -> "LastLayerLaplace":
+        """The same belief about the two layers, for other classes: of a classifier from the same model."""
+        other = LastLayerLaplace(network)
+        other.vision.load_state_dict(self.vision.state_dict())
+        other.text.load_state_dict(self.text.state_dict())
+        other.believe(float(self.prior_precision))
+        return other
+
     def members(self, inputs: Inputs) -> Tensor:
         """Logits of the one network `(B, 1, C)`, as sure as its last layers are."""
         with torch.no_grad():

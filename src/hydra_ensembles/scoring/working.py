@@ -37,6 +37,7 @@ class Working:
         self.keep = self.start
         self.device = next(self.model.parameters()).device
         self.work = Work(self.start)
+        self._fixed: dict[str, dict[Head | None, Tensor]] = {}
 
     def require_gradients(self) -> None:
         """Of all numbers of the copy; what the caller has frozen stays frozen."""
@@ -55,6 +56,7 @@ class Working:
         self.keep = left
         if gone:
             self.backbone = Backbone.of(self.model)
+            self._fixed.clear()
 
     def local(self, head: Head) -> Head:
         """The head as the copy numbers it now."""
@@ -74,10 +76,7 @@ class Working:
         local = [self.local(head) for head in candidates]
         found, own = [], []
         with torch.autocast(self.device.type, enabled=False):
-            known = {
-                name: list(tower_features(name, self.backbone.towers[name], None, local, self.work))  # type: ignore[arg-type]
-                for name in self.backbone.fixed
-            }
+            known = {name: self._fixed_features(name, local) for name in self.backbone.fixed}
             for place, batch in batches:
                 beside = companions[place] if companions else ()
                 labels = None if batch.labels is None else batch.labels.to(self.device)
@@ -95,6 +94,22 @@ class Working:
                     logits_ABC = logits.new_empty(0, *logits.shape[1:])
                 found.append(outcome(logits_ABC, labels, beside))
         return Outcome.join(found, len(local)), Outcome.join(own)
+
+    def _fixed_features(self, name: str, local: Sequence[Head]) -> list[tuple[list[int], Tensor]]:
+        """Features of a tower that does not look at the inputs, as `tower_features` has them: each computed once.
+
+        A race asks for the same candidate several times, each time with more of the data.
+        """
+        kept = self._fixed.setdefault(name, {})
+        missing = [head for head in local if head.tower == name and head not in kept]
+        if missing or None not in kept:
+            tower = self.backbone.towers[name]
+            for places, features in tower_features(name, tower, None, missing, self.work):  # type: ignore[arg-type]
+                kept |= {missing[place]: one for place, one in zip(places, features, strict=bool(places))}
+                if not places:
+                    kept[None] = features[0]
+        own = [([place], kept[head][None]) for place, head in enumerate(local) if head.tower == name]
+        return [*own, ([], kept[None][None])]
 
 
 class SearchData:
