@@ -1,10 +1,10 @@
 """The paper's Tables 3 and 24 to 28, on its nine data sets, with CLIP weights in a directory.
 
-Run: python benchmarks/clip/paper.py --weights DIR [--minutes 160] [--only TEXT]; with `--tables` only the tables are
-printed, from results files in results/clip-paper.
+Run: python benchmarks/clip/paper.py --weights ViT-B-32:laion2b_s34b_b79k [--minutes 160] [--only TEXT]
+With `--tables` only the tables are printed, from results files in results/clip-paper.
 
-DIR holds a two-tower model in open_clip's format; the paper's is
-    hf download laion/CLIP-ViT-B-32-laion2B-s34B-b79K --local-dir DIR
+Weights are open_clip's NAME:TAG, fetched by open_clip, or a directory with a two-tower model, in open_clip's format or
+in that of transformers.
 `TORCHVISION_DATA` is where torchvision's data sets lie, `OPENOOD` where the folders of OpenOOD's unknown sets lie
 (`ssb_hard`, `ninco`, `inaturalist`, `texture`, `places365`, `tin`, and `openimage_o` for choosing heads alone).
 Weights and data of this size could not be had where this was written: it is tried with small sets only.
@@ -134,7 +134,7 @@ def main() -> None:
             sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None for name in ("--only", "--weights")
         )
         if weights is None:
-            raise SystemExit("give --weights DIR, a directory with a two-tower model, or --tables")
+            raise SystemExit("give --weights DIR, --weights NAME:TAG, or --tables")
         networks = Networks(Units(KEPT / FOLDER), TASK, weights)
         wanted = [results_unit(networks, method, 0, FOLDER) for method in ALL]
         run(networks.units, [one for one in wanted if (only or "") in one], 2, argument("--minutes", None))

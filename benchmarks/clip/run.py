@@ -1,11 +1,12 @@
 """All results of the evidence on zero-shot classification: one file per method and seed, finished ones passed over.
 
-Run: python benchmarks/clip/run.py [--minutes 160] [--only TEXT] [--weights DIR]
+Run: python benchmarks/clip/run.py [--minutes 160] [--only TEXT] [--weights DIR | --weights NAME:TAG]
 Writes results/clip/*.json. Two workers with one thread each; models, rankings and answers are kept in benchmarks/.kept.
 `--only` makes what has TEXT in its name, and what that needs (`--only models` trains and no more).
 
 With `--weights DIR` nothing is trained: the same is done to a two-tower model in DIR, in open_clip's format or in that
-of transformers, with one seed, and results are in results/clip-NAME, NAME being that of DIR.
+of transformers, or to open_clip's NAME with its pre-trained weights TAG, with one seed; results are in
+results/clip-DIR or results/clip-NAME-TAG.
 """
 
 import json
@@ -25,7 +26,7 @@ SEEDS = (0,) if TOY else (0, 1, 2)
 
 def planned(weights: str | None) -> tuple[Networks, list[str], str]:
     """All units, the most wanted first, and the folder of the results."""
-    folder = "clip" if weights is None else f"clip-{Path(weights).resolve().name}"
+    folder = "clip" if weights is None else f"clip-{Path(weights).name.replace(':', '-')}"
     networks = Networks(Units(KEPT / folder), TASK, weights)
     seeds = SEEDS if weights is None else (0,)
     wanted = [unit for seed in seeds for unit in networks.trained(seed)]

@@ -5,7 +5,8 @@ them. Heads are chosen once, on CIFAR-100 and Tiny-ImageNet, and asked about thr
 
 - cifar100: the model was trained on its images with its prompts, so this is supervised;
 - cifar10: never trained on, but its classes are near to those of CIFAR-100: transfer;
-- imagenet: the image tower was trained on ImageNet before, the text tower never saw its class names as such.
+- imagenet: validation images of ImageNet, on whose training images the image tower was trained before; the text tower
+  never saw its class names as such.
 
 With `HYDRA_TOY=DIR` everything is a few images and steps, kept and written under DIR: it shows that the scripts run.
 """

@@ -29,7 +29,7 @@ LEFT_OUT = {
 TITLES = {
     "cifar100": "CIFAR-100: supervised by its prompts",
     "cifar10": "CIFAR-10: transfer, never trained on",
-    "imagenet": "ImageNet images: seen by the image tower before, class names new",
+    "imagenet": "ImageNet images: known to the image tower from its first training, class names new",
 }
 
 OPENING = """\

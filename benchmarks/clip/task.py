@@ -119,17 +119,33 @@ class Task:
 
 @dataclass(frozen=True)
 class Model:
-    """A two-tower model in a directory, in open_clip's format or in that of transformers."""
+    """A two-tower model in a directory, in open_clip's format or in that of transformers; or one that is fetched."""
 
     reference: str
+    pretrained: str | None = None
+    """A tag of open_clip, whose weights are fetched where they are not on this machine."""
 
     @classmethod
-    def at(cls, directory: str | Path) -> "Model":
-        has_own_format = (Path(directory) / "open_clip_config.json").is_file()
-        return cls(f"open_clip:{directory}" if has_own_format else f"hf:{directory}")
+    def at(cls, weights: str | Path) -> "Model":
+        """Of a directory, or of `NAME:TAG` as open_clip has them (`ViT-B-32:laion2b_s34b_b79k`)."""
+        if Path(weights).is_dir():
+            has_own_format = (Path(weights) / "open_clip_config.json").is_file()
+            return cls(f"open_clip:{weights}" if has_own_format else f"hf:{weights}")
+        name, found, tag = str(weights).partition(":")
+        if not found:
+            raise SystemExit(f"'{weights}' is neither a directory nor NAME:TAG of open_clip")
+        return cls(f"open_clip:{name}", tag)
 
     def classifier(self, classes: Sequence[str]) -> ZeroShotClassifier:
-        return ZeroShotClassifier.of(load_model(self.reference), classes, tokenizer_of(self.reference), TEMPLATES)
+        return ZeroShotClassifier.of(self._load(), classes, tokenizer_of(self.reference), TEMPLATES)
+
+    def _load(self) -> nn.Module:
+        if self.pretrained is None:
+            return load_model(self.reference)
+        import open_clip
+
+        name = self.reference.removeprefix("open_clip:")
+        return open_clip.create_model(name, pretrained=self.pretrained).eval()  # type: ignore[no-any-return]
 
 
 @cache

@@ -120,9 +120,12 @@ def test_a_class_is_called_by_its_first_name_unless_two_share_it(tmp_path):
     assert classes_of(reference) == ("crane, bird", "crane, machine", "old dog", "tench")
 
 
-def test_a_directory_of_either_library_is_a_model(tmp_path):
+def test_a_model_is_a_directory_of_either_library_or_a_name_of_open_clip(tmp_path):
     assert Model.at(weights(tmp_path / "own")).reference.startswith("open_clip:")
     assert Model.at(tmp_path).reference.startswith("hf:")
+    assert Model.at("ViT-B-32:laion2b_s34b_b79k") == Model("open_clip:ViT-B-32", "laion2b_s34b_b79k")
+    with pytest.raises(SystemExit, match="neither a directory nor"):
+        Model.at("nowhere")
 
 
 def test_contrastive_is_clip_s_loss_for_pairs_and_shares_prompts_of_a_class():

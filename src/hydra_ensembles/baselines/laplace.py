@@ -20,7 +20,7 @@ from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe
 
-PRIORS = tuple(10.0**power for power in range(-2, 9))
+PRIORS = tuple(10.0 ** (half / 2) for half in range(-4, 17))
 """Prior precisions to choose from."""
 
 
