@@ -180,6 +180,12 @@ def test_the_best_epoch_by_validation_rows_is_kept():
     assert losses[0] <= losses[1]
 
 
+def test_a_network_in_training_mode_is_looked_at_without_dropout():
+    first, second = (ErrorPredictor(classifier_of("open_clip-borrowed").train(mode)) for mode in (True, False))
+    assert first.fit(labelled(), None, QUICK) == second.fit(labelled(), None, QUICK)
+    assert first.network.training
+
+
 @pytest.mark.parametrize("kind", [LastLayerLaplace, ErrorPredictor])
 def test_stored_and_loaded_it_answers_the_same(kind, tmp_path):
     method = kind(classifier_of("open_clip").eval())

@@ -16,6 +16,7 @@ from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.backbones.zero_shot import class_logits
 from hydra_ensembles.baselines.zero_shot import by_batch, zero_shot_of
 from hydra_ensembles.data import Data
+from hydra_ensembles.evaluation.answers import in_evaluation_mode
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe
@@ -60,7 +61,10 @@ class ErrorPredictor(nn.Module):
         Of a recipe, the rate and its schedule, the epochs, the batch size, the weight decay and the seed count. With
         validation rows the epoch with the lowest loss on them is kept. Returns the loss by epoch.
         """
-        settings = RECIPE if recipe is None else recipe_named(recipe)
+        with in_evaluation_mode([self.network]):
+            return self._fit(train, val, RECIPE if recipe is None else recipe_named(recipe))
+
+    def _fit(self, train: Data, val: Data | None, settings: Recipe) -> list[float]:
         images_RE, logits_RC, errs_R = self._errors(train)
         held_out = None if val is None else self._errors(val)
         # log(1 + right / wrong), ViLU's weight of an error.
