@@ -197,3 +197,27 @@ def test_a_directory_of_open_clip_is_named_by_open_clip(tmp_path):
         load_model(f"open_clip:{tmp_path}")
     with pytest.raises(UnknownReference, match="names no tokeniser"):
         ZeroShotClassifier.of_reference("timm:vit_tiny_patch16_224", CLASSES)
+
+
+def test_towers_of_other_libraries_are_built_from_what_lies_in_the_directory(tmp_path):
+    """By their names they would be fetched; the image tower has another size than its name says."""
+    import open_clip
+    from transformers import BertConfig
+
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    BertConfig(**sizes, intermediate_size=48, max_position_embeddings=9).save_pretrained(tmp_path)
+    words(tmp_path)
+    vision = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "timm_proj": "linear", "image_size": 32}
+    text = {"hf_model_name": "nobody/nothing", "hf_tokenizer_name": "nobody/nothing", "hf_pooler_type": "mean_pooler"}
+    text |= {"hf_proj_type": "linear", "context_length": 9}
+    config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    named = {**text, "hf_model_name": str(tmp_path), "hf_model_pretrained": False}
+    own = open_clip.create_model(f"local-dir:{tmp_path}", force_image_size=32, pretrained_image=False, text_cfg=named)
+    save_file({k: v.contiguous() for k, v in own.state_dict().items()}, tmp_path / "open_clip_model.safetensors")
+    found = ZeroShotClassifier.of_reference(f"open_clip:{tmp_path}", ["cat", "dog"], ["photo {}"])
+    pixels = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(found.model.encode_image(pixels), own.eval().encode_image(pixels))
+    assert torch.equal(found.prompts[..., :4], torch.tensor([[[1, 4, 5, 3]], [[1, 4, 6, 3]]]))
+    assert origin_of(found).preprocess["size"] == 32
