@@ -60,7 +60,7 @@ def _flat(result: Mapping[str, Any], column: str, groups: Mapping[str, Any], sco
         yield metric, 100 * value if metric in PERCENT else value
     yield from ((f"{metric}_tempered", found["tempered"][metric]) for metric in ("nll", "ece", "aece", "brier"))
     unknown = [*groups["near"], *groups["far"]]
-    for metric in ("mutual_information", "disagreement"):
+    for metric in ("mutual_information", "disagreement") if unknown else ():
         yield f"{metric}_ood", fmean(found["diversity"][name][metric] for name in unknown)
     sets = {**found["apart"].get(score, {}), **found["ood"].get(score, {})}
     for name, figures in sets.items():

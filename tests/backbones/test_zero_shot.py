@@ -1,50 +1,22 @@
 """A zero-shot classifier takes images alone; pruned, searched, fused and stored it stays what its two towers say."""
 
-import copy
+import json
 import random
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
-from families import BY_NAME, model_of
+from families import model_of
 from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ranking, fuse, prune
-from hydra_ensembles.backbones import UnsupportedBackbone
+from hydra_ensembles.backbones import UnknownReference, UnsupportedBackbone, load_model, origin_of
+from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import single_cost
-
-CLASSES = ["cat", "dog", "newt", "owl"]
-TEMPLATES = ("a photo of a {}.", "art of a {}")
-NAMES = ["hf-clip", "hf-siglip", "open_clip", "open_clip-custom", "open_clip-borrowed"]
-
-
-def tokenize(texts):
-    """Letters as ids, an end of text, padding up to the context length: as CLIP's tokenisers do."""
-    ids = torch.zeros(len(texts), 9, dtype=torch.int64)
-    for row, text in enumerate(texts):
-        letters = [4 + ord(letter) % 45 for letter in text.replace(" ", "")[-6:]]
-        ids[row, : len(letters) + 1] = torch.tensor([*letters[: 3 + row % 3], 49, *letters[3 + row % 3 :]])
-        ids[row, 4 + row % 3 :] = 0
-        ids[row, 3 + row % 3] = 49
-    return ids
-
-
-def ending_in_3(ids):
-    return torch.where(ids == 49, 3, ids)
-
-
-def classifier_of(name):
-    model = copy.deepcopy(model_of(name))
-    if name in ("hf-clip", "open_clip-custom"):  # their end of text is 3
-        return ZeroShotClassifier.of(
-            model, CLASSES, lambda t: torch.where(tokenize(t) == 49, 3, tokenize(t)), TEMPLATES
-        )
-    return ZeroShotClassifier.of(model, CLASSES, tokenize, TEMPLATES)
-
-
-def images(number=6, seed=0):
-    return BY_NAME["open_clip"].inputs(number, 9, seed)["vision"]
+from hydra_ensembles.scoring.working import SearchData, Working
+from zero_shots import CLASSES, NAMES, TEMPLATES, classifier_of, ending_in_3, images, tokenize
 
 
 def some_heads(model, seed, share=3):
@@ -123,6 +95,25 @@ def test_the_fast_search_is_the_plain_one_and_runs_the_text_tower_once_a_step(na
         assert again.how["block_forwards"] == pytest.approx(fast.how["block_forwards"])
 
 
+def test_a_text_head_is_tried_once_a_step_however_often_it_is_asked_for():
+    model = classifier_of("open_clip")
+    data = SearchData((images(20, 1), torch.tensor([0, 1, 2, 3] * 5)), images(20, 2), 8)
+    heads = [head for head in HeadSet.all(model) if head.tower == "text"]
+
+    def spent(working, candidates):
+        before = working.work.block_forwards
+        working.outcomes(candidates, enumerate(data))
+        return working.work.block_forwards - before
+
+    working, other = Working(model), Working(model)
+    first, again = spent(working, heads), spent(working, heads)
+    spent(other, [])
+    assert again == pytest.approx(spent(other, []))
+    assert again < first
+    working.remove(heads[:1])
+    assert spent(working, heads[1:]) > again
+
+
 def test_prompts_are_cut_where_nothing_reads_further():
     assert classifier_of("open_clip").prompts.shape == (4, 2, 6)
     assert classifier_of("open_clip-borrowed").prompts.shape == (4, 2, 6)
@@ -151,3 +142,82 @@ def test_wrong_inputs_say_what_to_do():
         ZeroShotClassifier(model_of("open_clip"), CLASSES, torch.zeros(3, 1, 9, dtype=torch.int64))
     with pytest.raises(UnsupportedBackbone, match=r"has no \{\} for the name"):
         ZeroShotClassifier.of(model_of("open_clip"), CLASSES, tokenize, ["a photo"])
+
+
+def words(directory, length=9):
+    """A tokeniser of three words that transformers reads, with the end of text that tiny models know."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<pad>": 0, "<start>": 1, "<unknown>": 2, "<end>": 3, "photo": 4, "cat": 5, "dog": 6}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", model_max_length=length).save_pretrained(
+        directory
+    )
+
+
+@pytest.mark.parametrize("name", ["hf-clip", "hf-siglip"])
+def test_a_directory_of_transformers_is_named_by_hf(name, tmp_path):
+    model_of(name).save_pretrained(tmp_path)
+    words(tmp_path)
+    found = ZeroShotClassifier.of_reference(f"hf:{tmp_path}", ["cat", "dog"], ["photo {}"])
+    expected = torch.tensor([[[1, 4, 5, 3]], [[1, 4, 6, 3]]])
+    assert torch.equal(found.prompts[..., :4], expected)
+    assert found.prompts.shape[-1] == (4 if name == "hf-clip" else 9)
+    same = ZeroShotClassifier(model_of(name), ["cat", "dog"], found.prompts)
+    with torch.no_grad():
+        torch.testing.assert_close(found(images()), same(images()), atol=1e-5, rtol=1e-5)
+    assert origin_of(found).preprocess["size"] == 16
+    member = prune(found, some_heads(found, 0))
+    member.save(tmp_path / "member")
+    assert torch.equal(Member.load(tmp_path / "member")(images()), member(images()))
+
+
+def test_a_directory_of_open_clip_is_named_by_open_clip(tmp_path):
+    own = model_of("open_clip")
+    config = {"embed_dim": 24, "vision_cfg": {"image_size": 16, "patch_size": 4, "width": 32, "head_width": 8}}
+    config["vision_cfg"]["layers"] = 3
+    config["text_cfg"] = {"context_length": 9, "vocab_size": 50, "width": 32, "heads": 4, "layers": 3}
+    preprocess = {"mean": [0.1] * 3, "std": [0.2] * 3, "interpolation": "bilinear"}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": preprocess}))
+    with pytest.raises(UnknownReference, match="has no weights; they are in open_clip_model"):
+        load_model(f"open_clip:{tmp_path}")
+    save_file(own.state_dict(), tmp_path / "open_clip_model.safetensors")
+    found = load_model(f"open_clip:{tmp_path}")
+    with torch.no_grad():
+        assert torch.equal(found.encode_image(images()), own.encode_image(images()))
+    assert origin_of(found).preprocess["mean"] == [0.1] * 3
+    assert files_of(f"open_clip:{tmp_path}")[0].name == "open_clip_config.json"
+    (tmp_path / "open_clip_config.json").write_text("{")
+    with pytest.raises(UnknownReference, match="open_clip cannot read"):
+        load_model(f"open_clip:{tmp_path}")
+    with pytest.raises(UnknownReference, match="names no tokeniser"):
+        ZeroShotClassifier.of_reference("timm:vit_tiny_patch16_224", CLASSES)
+
+
+def test_towers_of_other_libraries_are_built_from_what_lies_in_the_directory(tmp_path):
+    """By their names they would be fetched; the image tower has another size than its name says."""
+    import open_clip
+    from transformers import BertConfig
+
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    BertConfig(**sizes, intermediate_size=48, max_position_embeddings=9).save_pretrained(tmp_path)
+    words(tmp_path)
+    vision = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "timm_proj": "linear", "image_size": 32}
+    text = {"hf_model_name": "nobody/nothing", "hf_tokenizer_name": "nobody/nothing", "hf_pooler_type": "mean_pooler"}
+    text |= {"hf_proj_type": "linear", "context_length": 9}
+    config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    named = {**text, "hf_model_name": str(tmp_path), "hf_model_pretrained": False}
+    own = open_clip.create_model(f"local-dir:{tmp_path}", force_image_size=32, pretrained_image=False, text_cfg=named)
+    save_file({k: v.contiguous() for k, v in own.state_dict().items()}, tmp_path / "open_clip_model.safetensors")
+    found = ZeroShotClassifier.of_reference(f"open_clip:{tmp_path}", ["cat", "dog"], ["photo {}"])
+    pixels = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(found.model.encode_image(pixels), own.eval().encode_image(pixels))
+    assert torch.equal(found.prompts[..., :4], torch.tensor([[[1, 4, 5, 3]], [[1, 4, 6, 3]]]))
+    assert origin_of(found).preprocess["size"] == 32

@@ -9,10 +9,12 @@ import torch.nn.functional as F
 from families import CASES, in_double, model_of
 from hydra_ensembles import Backbone, HeadSet, prune
 from hydra_ensembles.data import as_batches
+from hydra_ensembles.evaluation.analyses import taylor_map
 from hydra_ensembles.heads import RankingError
 from hydra_ensembles.scoring import ScoringError, taylor_ranking
 from hydra_ensembles.scoring.taylor import taylor_scores
 from hydra_ensembles.scoring.working import Working
+from zero_shots import classifier_of, images
 
 
 def labelled(case, rows=6, seed=0):
@@ -158,3 +160,21 @@ def test_labels_are_needed_and_frozen_weights_stay_frozen():
         taylor_ranking(model, labelled(CASES[0])[0], 1)
     taylor_ranking(model, labelled(CASES[0]), 1)
     assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_scores_of_two_towers_are_compared_by_the_mean_of_each():
+    model = classifier_of("open_clip").double()
+    data = images(8).double(), torch.tensor([0, 1, 2, 3] * 2)
+    scores = taylor_scores(Working(model), as_batches(data))
+    means = {tower: sum(s for h, s in scores.items() if h.tower == tower) / 12 for tower in ("vision", "text")}
+    plain = taylor_ranking(model, data, 8, scope="global")
+    scaled = taylor_ranking(model, data, 8, scope="global", by_tower=True)
+    assert list(plain.removed) == sorted(scores, key=scores.__getitem__)[:8]
+    assert list(scaled.removed) == sorted(scores, key=lambda head: scores[head] / means[head.tower])[:8]
+    assert scaled.scores == pytest.approx([scores[head] / means[head.tower] for head in scaled.removed])
+    vision = taylor_ranking(model, data, 8, scope="global", towers="vision")
+    assert list(vision.removed) == sorted((h for h in scores if h.tower == "vision"), key=scores.__getitem__)[:8]
+    means_by_layer = taylor_map(model, data).means()["text"]
+    assert sum(means_by_layer) / 3 == pytest.approx(means["text"])
+    with pytest.raises(ScoringError, match="by_tower=True is for scope='global'"):
+        taylor_ranking(model, data, 1, by_tower=True)

@@ -29,7 +29,7 @@ class PreprocessError(HydraError):
 
 def transformers_preprocess(directory: Path, config: Any) -> dict[str, Any] | None:
     """What the files beside a transformers model say; None where they say nothing."""
-    if hasattr(config, "patch_size"):
+    if hasattr(config, "patch_size") or hasattr(config, "vision_config"):
         return _image_preprocess(directory)
     return text_preprocess(
         directory,

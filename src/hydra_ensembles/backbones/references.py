@@ -1,6 +1,7 @@
 """Model references: how a command or a recipe names a model.
 
     timm:NAME  torchvision:NAME  open_clip:NAME   an architecture, with random weights
+    open_clip:DIR                                 a directory in open_clip's format, with open_clip_config.json
     hf:DIR                                        a directory written by transformers' save_pretrained
     hf:pkg:IMPORT/SUBDIR                          such a directory inside an installed package
     DIR                                           a directory with model.safetensors and config.json
@@ -8,9 +9,11 @@
 `${VAR}`, `${VAR:-otherwise}` and `~` expand.
 """
 
+import json
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
@@ -18,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hydra_ensembles.backbones.backbone import build_model, family_of
 from hydra_ensembles.backbones.origin import Origin
@@ -28,6 +31,10 @@ from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import StoreError, check_tensors, read_config, read_tensors
 
 _LIBRARIES = ("timm", "torchvision", "open_clip")
+_OPEN_CLIP = "open_clip_config.json"
+# Pickled ones are not read.
+_OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "model.safetensors")
+_TWO_TOWERS = ("clip", "siglip")
 _VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<instead>[^}]*))?\}")
 
 
@@ -45,7 +52,9 @@ def load_model(reference: str, weights: bool = True, **settings: Any) -> nn.Modu
     """
     scheme, _, name = expand(reference).partition(":")
     with nullcontext() if weights else torch.device("meta"):
-        if scheme in _LIBRARIES and name:
+        if scheme == "open_clip" and Path(name).is_dir():
+            model = _load_open_clip(Path(name), weights, settings)
+        elif scheme in _LIBRARIES and name:
             model = build_model(Origin(scheme, name, settings))
         elif scheme == "hf" and name:
             model = _load_transformers(_package_directory(name), weights, settings)
@@ -81,12 +90,83 @@ def settings_for_classes(reference: str, classes: int | None) -> dict[str, int]:
 def files_of(reference: str) -> list[Path]:
     """The files that hold a model's numbers and settings; none for an architecture with random weights."""
     scheme, _, name = expand(reference).partition(":")
-    if scheme in _LIBRARIES and name:
+    in_format = scheme == "open_clip" and Path(name).is_dir()
+    if scheme in _LIBRARIES and name and not in_format:
         return []
-    directory = _package_directory(name) if scheme == "hf" and name else Path(expand(reference))
+    directory = Path(name) if in_format else Path(expand(reference))
+    directory = _package_directory(name) if scheme == "hf" and name else directory
     if not directory.is_dir():
         raise UnknownReference(f"'{reference}' leads to {directory}, which is not a directory")
     return sorted(path for path in directory.iterdir() if path.is_file())
+
+
+def tokenizer_of(reference: str) -> Callable[[list[str]], Tensor]:
+    """What makes token ids `(texts, T)` of the texts of a two-tower model that `open_clip:` or `hf:` names."""
+    scheme, _, name = expand(reference).partition(":")
+    if scheme == "open_clip" and name:
+        open_clip = import_extra("open_clip", "clip", "reading texts as open_clip does")
+        return open_clip.get_tokenizer(f"local-dir:{name}" if Path(name).is_dir() else name)  # type: ignore[no-any-return]
+    if scheme != "hf" or not name:
+        raise UnknownReference(f"'{reference}' names no tokeniser; of two-tower models open_clip: and hf: do")
+    directory = _package_directory(name)
+    transformers = import_extra("transformers", "text", "reading texts as transformers does")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        length = transformers.AutoConfig.from_pretrained(directory, local_files_only=True).text_config
+    except Exception as error:
+        # Whatever transformers makes of a directory it does not like.
+        raise UnknownReference(f"hf:{directory} has no tokeniser of a two-tower model: {in_one_line(error)}") from error
+    how = {"padding": "max_length", "truncation": True, "max_length": length.max_position_embeddings}
+    return lambda texts: tokenizer(texts, return_tensors="pt", **how)["input_ids"]
+
+
+def _load_open_clip(directory: Path, weights: bool, settings: dict[str, Any]) -> nn.Module:
+    """Built by open_clip from its own files; a text tower of transformers from the config.json beside them."""
+    if settings:
+        raise UnknownReference(f"'{directory}' has its settings in {_OPEN_CLIP}; it takes no others")
+    open_clip = import_extra("open_clip", "clip", "reading open_clip models")
+    try:
+        config = json.loads((directory / _OPEN_CLIP).read_text())["model_cfg"]
+        text, more = config["text_cfg"], {}
+        if "hf_model_name" in text:
+            # By its name it would be fetched.
+            more = {"text_cfg": {**text, "hf_model_name": str(directory), "hf_model_pretrained": False}}
+        with _quiet_root():
+            model = open_clip.create_model(
+                f"local-dir:{directory}",
+                load_weights=False,
+                pretrained_image=False,
+                pretrained_text=False,
+                # Of an image tower of timm nothing else says the size.
+                force_image_size=config["vision_cfg"].get("image_size"),
+                **more,
+            )
+            if weights:
+                open_clip.load_checkpoint(model, str(_open_clip_weights(directory)), device="cpu")
+        return model  # type: ignore[no-any-return]
+    except HydraError:
+        raise
+    except Exception as error:
+        # Whatever open_clip makes of a directory it does not like.
+        raise UnknownReference(f"open_clip cannot read open_clip:{directory}: {in_one_line(error)}") from error
+
+
+def _open_clip_weights(directory: Path) -> Path:
+    for name in _OPEN_CLIP_WEIGHTS:
+        if (directory / name).is_file():
+            return directory / name
+    raise UnknownReference(f"open_clip:{directory} has no weights; they are in {' or '.join(_OPEN_CLIP_WEIGHTS)}")
+
+
+@contextmanager
+def _quiet_root() -> Iterator[None]:
+    """Without open_clip's warnings that nothing was loaded yet, which go to the root logger."""
+    was_disabled = logging.root.disabled
+    logging.root.disabled = True
+    try:
+        yield
+    finally:
+        logging.root.disabled = was_disabled
 
 
 def _package_directory(name: str) -> Path:
@@ -118,7 +198,7 @@ def _load_transformers(directory: Path, weights: bool, settings: dict[str, Any])
     except Exception as error:
         # Whatever transformers makes of a directory it does not like.
         raise UnknownReference(
-            f"transformers cannot read hf:{directory} as a classifier: {in_one_line(error)}"
+            f"transformers cannot read hf:{directory} as a classifier or as two towers: {in_one_line(error)}"
         ) from error
 
 
@@ -140,8 +220,12 @@ def _quiet(transformers: Any) -> Iterator[None]:
 def _from_pretrained(transformers: Any, directory: Path, weights: bool, settings: dict[str, Any]) -> nn.Module:
     local = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(directory, **local, **settings)
-    is_image = hasattr(config, "patch_size")
-    auto = transformers.AutoModelForImageClassification if is_image else transformers.AutoModelForSequenceClassification
+    if config.model_type in _TWO_TOWERS:
+        auto = transformers.AutoModel
+    elif hasattr(config, "patch_size"):
+        auto = transformers.AutoModelForImageClassification
+    else:
+        auto = transformers.AutoModelForSequenceClassification
     if not weights:
         return auto.from_config(config)  # type: ignore[no-any-return]
     model, report = auto.from_pretrained(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hydra_ensembles.backbones.backbone import Backbone, Contrast, Inputs, Tower, build_model, family_of
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import Part, UnsupportedBackbone
+from hydra_ensembles.backbones.references import load_model, tokenizer_of
 from hydra_ensembles.backbones.state import State
 from hydra_ensembles.backbones.stems import TokenStem
 
@@ -48,7 +49,7 @@ class ZeroShotClassifier(nn.Module):
                 f"found {tuple(prompts_CPT.shape)}"
             )
         self.model, self.classes = model, None if classes is None else list(classes)
-        self.prompts = nn.Parameter(prompts_CPT, requires_grad=False)
+        self.prompts = nn.Parameter(prompts_CPT.contiguous(), requires_grad=False)
         self._kept: tuple[list[nn.Parameter], list[int], Tensor] | None = None
 
     @classmethod
@@ -70,11 +71,25 @@ class ZeroShotClassifier(nn.Module):
         ids = ids[:, : _longest(ids, stem)]
         return cls(model, classes, ids.reshape(len(classes), len(templates), -1))
 
+    @classmethod
+    def of_reference(
+        cls, reference: str, classes: Sequence[str], templates: Sequence[str] = TEMPLATES
+    ) -> "ZeroShotClassifier":
+        """The same, of a model that a reference names with its tokeniser: `open_clip:DIR` or `hf:DIR`."""
+        return cls.of(load_model(reference), classes, tokenizer_of(reference), templates)
+
     def forward(self, images: Tensor) -> Tensor:
+        return class_logits(self.image_features(images), self.class_embeddings(), *self.contrast())
+
+    def image_features(self, images: Tensor) -> Tensor:
+        """What the image tower makes of images `(B, E)`, of any length."""
         family: Any = family_of(self.model)
-        features = family.own_features(self.model, {"vision": images})
-        scale, bias = family.view_contrast(self.model)
-        return class_logits(features["vision"], self.class_embeddings(), scale, bias)
+        return family.own_features(self.model, {"vision": images})["vision"]  # type: ignore[no-any-return]
+
+    def contrast(self) -> tuple[Tensor, Tensor | None]:
+        """What similarities are multiplied with, as a logarithm, and what is added then."""
+        family: Any = family_of(self.model)
+        return family.view_contrast(self.model)  # type: ignore[no-any-return]
 
     def class_embeddings(self) -> Tensor:
         """`(C, E)`, of length 1; made again only if a number of the text tower has changed."""

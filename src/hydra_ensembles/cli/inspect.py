@@ -23,8 +23,8 @@ def inspect(
         str,
         typer.Argument(
             metavar="REF",
-            help="timm:NAME, torchvision:NAME, open_clip:NAME, hf:DIR, hf:pkg:IMPORT/SUBDIR, or a directory with "
-            "model.safetensors and config.json. ${VAR} expands.",
+            help="timm:NAME, torchvision:NAME, open_clip:NAME, open_clip:DIR, hf:DIR, hf:pkg:IMPORT/SUBDIR, or a "
+            "directory with model.safetensors and config.json. ${VAR} expands.",
         ),
     ],
     keep: Annotated[int | None, typer.Option(help="Heads kept in every layer: predicts what a hydra costs.")] = None,

@@ -53,7 +53,8 @@ class TorchvisionTable(Table):
         return self.read(np.arange(self.num_rows), [name])[0]
 
     def names(self, column: str) -> list[str] | None:
-        classes = getattr(self._data, "classes", None)
+        # torchvision's Caltech101 calls them categories.
+        classes = getattr(self._data, "classes", None) or getattr(self._data, "categories", None)
         if column != "label" or not classes:
             return None
         # torchvision's ImageNet has several names a class, as a tuple.

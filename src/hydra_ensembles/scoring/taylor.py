@@ -4,7 +4,8 @@ G is the gradient of the mean loss over the calibration set; a head's score is t
 W_q, W_k and W_v. Shapes: H heads, K head dim, D width.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ def taylor_ranking(
     scope: str = "layer",
     layers: Collection[int] | None = None,
     towers: Collection[str] | str | None = None,
+    by_tower: bool = False,
     batch_size: int = 32,
 ) -> HeadRanking:
     """Rank heads by their Taylor score on a calibration set with labels, least important first.
@@ -43,21 +45,27 @@ def taylor_ranking(
             out and the gradients computed again; such a ranking holds at its own budget only. `"global"`: one
             gradient, all heads compared with each other.
         layers: where heads may be removed; everywhere by default.
-        towers: likewise: `"vision"`, `"text"`, several, or `"both"`.
+        towers: likewise: `"vision"`, `"text"`, several, or `"both"`. The paper takes `"vision"`, because the scores of
+            two towers are of different sizes (Figure 7).
+        by_tower: with `scope="global"`, divide each tower's scores by their mean, so that heads of two towers can be
+            compared (ours); the scores of the ranking are those quotients.
         batch_size: for data given as tensors.
     """
     if scope not in SCOPES:
         raise ScoringError(f"scope '{scope}' is not known; known: {', '.join(SCOPES)}")
+    if by_tower and scope != "global":
+        raise ScoringError("by_tower=True is for scope='global'; layer by layer no two towers are compared")
     batches, working = as_batches(data, batch_size), Working(model)
-    working.model.requires_grad_(True)  # a copy; the caller's frozen weights stay frozen
+    working.require_gradients()
     chosen = heads_in(working.start, layers, towers)
-    how = {"method": "taylor", "scope": scope, "data": batches.digest}
+    how = {"method": "taylor", "scope": scope, "data": batches.digest, **({"by_tower": True} if by_tower else {})}
     how["model"] = tensors_digest(working.model.state_dict().items())
     removed: list[tuple[Head, float]] = []
     if scope == "global":
         if not 1 <= remove < len(chosen):
             raise ScoringError(f"remove={remove}: between 1 and {len(chosen) - 1} of {len(chosen)} heads can go")
         by_head = taylor_scores(working, batches)
+        by_head = over_tower_means(by_head) if by_tower else by_head
         removed = [(head, by_head[head]) for head in _least(chosen, by_head, remove)]
     else:
         for tower, layer in dict.fromkeys((head.tower, head.layer) for head in chosen):
@@ -97,6 +105,14 @@ def taylor_scores(working: Working, batches: Batches) -> dict[Head, float]:
         heads = [Head(tower, layer, index) for index in working.keep[tower][layer]]
         by_head |= dict(zip(heads, scores_H.tolist(), strict=True))
     return by_head
+
+
+def over_tower_means(by_head: Mapping[Head, float]) -> dict[Head, float]:
+    """Every score as a multiple of the mean of its tower's."""
+    towers = {head.tower for head in by_head}
+    means = {tower: fmean(score for head, score in by_head.items() if head.tower == tower) for tower in towers}
+    # A tower without any gradient has nothing to compare.
+    return {head: score / means[head.tower] if means[head.tower] else 0.0 for head, score in by_head.items()}
 
 
 def mean_gradients(model: nn.Module, weights: list[Tensor], batches: Batches) -> dict[Tensor, Tensor]:

@@ -5,7 +5,6 @@ Shapes: A candidates, B batch, C classes.
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +37,12 @@ class Working:
         self.keep = self.start
         self.device = next(self.model.parameters()).device
         self.work = Work(self.start)
-        self._last: tuple[Any, dict[str, Any]] | None = None
+        self._fixed: dict[str, dict[Head | None, Tensor]] = {}
+
+    def require_gradients(self) -> None:
+        """Of all numbers of the copy; what the caller has frozen stays frozen."""
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())  # prompts of a zero-shot classifier are not
 
     def remove(self, heads: Iterable[Head]) -> None:
         """Take heads out for good."""
@@ -52,6 +56,7 @@ class Working:
         self.keep = left
         if gone:
             self.backbone = Backbone.of(self.model)
+            self._fixed.clear()
 
     def local(self, head: Head) -> Head:
         """The head as the copy numbers it now."""
@@ -71,7 +76,7 @@ class Working:
         local = [self.local(head) for head in candidates]
         found, own = [], []
         with torch.autocast(self.device.type, enabled=False):
-            known = self._fixed_features(local)
+            known = {name: self._fixed_features(name, local) for name in self.backbone.fixed}
             for place, batch in batches:
                 beside = companions[place] if companions else ()
                 labels = None if batch.labels is None else batch.labels.to(self.device)
@@ -90,16 +95,21 @@ class Working:
                 found.append(outcome(logits_ABC, labels, beside))
         return Outcome.join(found, len(local)), Outcome.join(own)
 
-    def _fixed_features(self, local: list[Head]) -> dict[str, Any]:
-        """What towers say that no input changes; the same candidates are not asked twice."""
-        question = (self.keep, local)
-        if self._last is None or self._last[0] != question:
-            found = {
-                name: list(tower_features(name, self.backbone.towers[name], None, local, self.work))  # type: ignore[arg-type]
-                for name in self.backbone.fixed
-            }
-            self._last = (question, found)
-        return self._last[1]
+    def _fixed_features(self, name: str, local: Sequence[Head]) -> list[tuple[list[int], Tensor]]:
+        """Features of a tower that does not look at the inputs, as `tower_features` has them: each computed once.
+
+        A race asks for the same candidate several times, each time with more of the data.
+        """
+        kept = self._fixed.setdefault(name, {})
+        missing = [head for head in local if head.tower == name and head not in kept]
+        if missing or None not in kept:
+            tower = self.backbone.towers[name]
+            for places, features in tower_features(name, tower, None, missing, self.work):  # type: ignore[arg-type]
+                kept |= {missing[place]: one for place, one in zip(places, features, strict=bool(places))}
+                if not places:
+                    kept[None] = features[0]
+        own = [([place], kept[head][None]) for place, head in enumerate(local) if head.tower == name]
+        return [*own, ([], kept[None][None])]
 
 
 class SearchData:

@@ -40,7 +40,7 @@ def taylor_map(model: nn.Module, data: Data, *, batch_size: int = 32) -> HeadMap
     Towers may be on different scales: compare heads within one.
     """
     working = Working(model)
-    working.model.requires_grad_(True)  # a copy; the caller's frozen weights stay frozen
+    working.require_gradients()
     return _map("Taylor score", working.start, taylor_scores(working, as_batches(data, batch_size)))
 
 

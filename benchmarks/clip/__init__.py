@@ -1,0 +1,1 @@
+"""Evidence on zero-shot classification: two towers, pruned and fused without training."""

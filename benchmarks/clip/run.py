@@ -1,0 +1,53 @@
+"""All results of the evidence on zero-shot classification: one file per method and seed, finished ones passed over.
+
+Run: python benchmarks/clip/run.py [--minutes 160] [--only TEXT] [--weights DIR | --weights NAME:TAG]
+Writes results/clip/*.json. Two workers with one thread each; models, rankings and answers are kept in benchmarks/.kept.
+`--only` makes what has TEXT in its name, and what that needs (`--only models` trains and no more).
+
+With `--weights DIR` nothing is trained: the same is done to a two-tower model in DIR, in open_clip's format or in that
+of transformers, or to open_clip's NAME with its pre-trained weights TAG, with one seed; results are in
+results/clip-DIR or results/clip-NAME-TAG.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from clip.judging import results_unit, write
+from clip.methods import METHODS, Networks
+from clip.setting import KEPT, TASK, TOY
+from evidence.units import Units
+from evidence.workers import argument, hours, is_worker, run
+
+SEEDS = (0,) if TOY else (0, 1, 2)
+
+
+def planned(weights: str | None) -> tuple[Networks, list[str], str]:
+    """All units, the most wanted first, and the folder of the results."""
+    folder = "clip" if weights is None else f"clip-{Path(weights).name.replace(':', '-')}"
+    networks = Networks(Units(KEPT / folder), TASK, weights)
+    seeds = SEEDS if weights is None else (0,)
+    wanted = [unit for seed in seeds for unit in networks.trained(seed)]
+    wanted += [results_unit(networks, method, seed, folder) for seed in seeds for method in METHODS]
+    scores = networks.scores_by_layer(0)
+
+    def figure_7(_: Path) -> None:
+        write(folder, "taylor-map", json.loads((networks.units.directory(scores) / "map.json").read_text()))
+
+    return networks, [*wanted, networks.units.add("extras/taylor-map", figure_7, (scores,))], folder
+
+
+def main() -> None:
+    only, weights = (
+        sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None for name in ("--only", "--weights")
+    )
+    networks, wanted, folder = planned(weights)
+    run(networks.units, [one for one in wanted if (only or "") in one], 1 if TOY else 2, argument("--minutes", None))
+    if not is_worker():
+        write(folder, "hours", {"hours": round(hours(networks.units), 2)})
+
+
+if __name__ == "__main__":
+    main()
