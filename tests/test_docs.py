@@ -65,9 +65,9 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     assert f"<!-- deit -->\n{deit_accuracy.as_markdown()}\n<!-- /deit -->" in page
     for row in results["rows"].values():
         assert row["counted"] == row["predicted"]
-    fusion = (repository / "docs" / "fusion.md").read_text()
-    assert f"<!-- latency -->\n{latency.as_markdown()}\n<!-- /latency -->" in fusion
-    assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in fusion
+    speed = (repository / "docs" / "speed.md").read_text()
+    assert f"<!-- latency -->\n{latency.as_markdown()}\n<!-- /latency -->" in speed
+    assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in speed
     choosing = (repository / "docs" / "choosing-heads.md").read_text()
     assert f"<!-- search -->\n{search.as_markdown()}\n<!-- /search -->" in choosing
     reports = (repository / "docs" / "report.md").read_text()
@@ -97,7 +97,9 @@ def test_the_recipe_in_the_docs_can_be_read(repository):
     assert parse_recipe(recipe).name == "my-run"
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/costs.md", "docs/recipes.md", "docs/evidence.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", [*PAGES, "docs/costs.md", "docs/recipes.md", "docs/evidence.md", "docs/speed.md", "CONTRIBUTING.md"]
+)
 def test_links_and_named_files_exist(page, repository):
     text = (repository / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]

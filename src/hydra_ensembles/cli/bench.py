@@ -14,6 +14,7 @@ def bench(
     last_block: Annotated[str, typer.Option(help="'read' or 'full'.")] = "read",
     batch: Annotated[int, typer.Option(min=1, help="Inputs at once.")] = 4,
     dtype: Annotated[str, typer.Option(help="'fp32' or 'bf16'.")] = "fp32",
+    compiled: Annotated[bool, typer.Option("--compiled", help="By torch.compile; the first round compiles.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds in which every contestant runs once.")] = 9,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; torch's choice unless said.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
@@ -43,20 +44,21 @@ def bench(
     with console.status("building models"):
         torch.manual_seed(0)
         model = load_model(reference).to(dtypes[dtype])
-        runs = contest(model, sample_inputs(model, batch), keep, members, trunk, last_block)
+        runs = contest(model, sample_inputs(model, batch), keep, members, trunk, last_block, compiled)
     timings = {}
     with torch.inference_mode(), Progress(console=console, transient=True) as progress:
         task = progress.add_task("rounds", total=rounds)
         for timings in interleaved(runs.contestants, rounds):
             ratio = timings["hydra"].median_ms / timings["single"].median_ms
             progress.update(task, advance=1, description=f"rounds  hydra / single {ratio:.2f}")
-    settings = {"dtype": dtype, "batch": batch, "trunk": trunk, "last_block": last_block}
+    mode = "compiled" if compiled else "eager"
+    settings = {"mode": mode, "dtype": dtype, "batch": batch, "trunk": trunk, "last_block": last_block}
     settings |= {"threads": torch.get_num_threads(), "rounds": rounds, "arithmetic_ratio": runs.arithmetic_ratio}
     if as_json:
         typer.echo(json.dumps(settings | {f"{name}_ms": t.median_ms for name, t in timings.items()}))
         return
     table = Table(
-        title=f"{dtype}, batch {batch}, {torch.get_num_threads()} threads, {rounds} interleaved rounds",
+        title=f"{mode}, {dtype}, batch {batch}, {torch.get_num_threads()} threads, {rounds} interleaved rounds",
         caption=f"multiply-adds of the hydra: {runs.arithmetic_ratio:.2f} of the single network's",
         title_justify="left",
     )
