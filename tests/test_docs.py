@@ -55,6 +55,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
     import latency
     import memory
+    import onnx_latency
     import report
     import search
     import smoke
@@ -68,6 +69,8 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     speed = (repository / "docs" / "speed.md").read_text()
     assert f"<!-- latency -->\n{latency.as_markdown()}\n<!-- /latency -->" in speed
     assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in speed
+    exporting = (repository / "docs" / "export.md").read_text()
+    assert f"<!-- onnx-latency -->\n{onnx_latency.as_markdown()}\n<!-- /onnx-latency -->" in exporting
     choosing = (repository / "docs" / "choosing-heads.md").read_text()
     assert f"<!-- search -->\n{search.as_markdown()}\n<!-- /search -->" in choosing
     reports = (repository / "docs" / "report.md").read_text()
