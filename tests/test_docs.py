@@ -53,6 +53,7 @@ def test_commands_run_as_written(repository, capsys):
 
 def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
+    import int8
     import latency
     import memory
     import onnx_latency
@@ -71,6 +72,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in speed
     exporting = (repository / "docs" / "export.md").read_text()
     assert f"<!-- onnx-latency -->\n{onnx_latency.as_markdown()}\n<!-- /onnx-latency -->" in exporting
+    assert f"<!-- int8 -->\n{int8.as_markdown()}\n<!-- /int8 -->" in exporting
     choosing = (repository / "docs" / "choosing-heads.md").read_text()
     assert f"<!-- search -->\n{search.as_markdown()}\n<!-- /search -->" in choosing
     reports = (repository / "docs" / "report.md").read_text()

@@ -2,33 +2,17 @@
 
 import copy
 import json
-import random
 
 import pytest
 import torch
 
-from families import BY_NAME, CASES, model_of, perturbed
+from export.hydras import hydra_of
+from families import BY_NAME, CASES, model_of
 from hydra_ensembles import HeadSet, ZeroShotClassifier, fuse, prune
 from hydra_ensembles.cli.main import main
 from hydra_ensembles.export import ExportError, Graph, export
 from hydra_ensembles.export.writing import check_file, other_inputs, runner
 from hydra_ensembles.uncertainty import ConformalQuantile, Fitted, OODThreshold, Temperature
-
-
-def hydra_of(name, is_ragged, trained=True, **how):
-    """Three members; `trained` ones differ in every number, as after training, and share nothing but their shape."""
-    model = model_of(name)
-    every = HeadSet.all(model)
-    heads = list(every)
-    drawn = random.Random(0)
-    if is_ragged:
-        kept = [every.without(drawn.sample(heads, len(heads) // 3)) for _ in range(3)]
-    else:
-        kept = [every.without([head for head in heads if head.index == m]) for m in range(3)]
-    members = [prune(model, keep) for keep in kept]
-    for seed, member in enumerate(members if trained else ()):
-        perturbed(member.model, seed)
-    return fuse(members, **how)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
