@@ -61,6 +61,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import search
     import smoke
     import table7
+    import trunk
 
     page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
     assert f"<!-- table7 -->\n{table7.as_markdown(results)}\n<!-- /table7 -->" in page
@@ -70,6 +71,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     speed = (repository / "docs" / "speed.md").read_text()
     assert f"<!-- latency -->\n{latency.as_markdown()}\n<!-- /latency -->" in speed
     assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in speed
+    assert f"<!-- trunk -->\n{trunk.as_markdown()}\n<!-- /trunk -->" in speed
     exporting = (repository / "docs" / "export.md").read_text()
     assert f"<!-- onnx-latency -->\n{onnx_latency.as_markdown()}\n<!-- /onnx-latency -->" in exporting
     assert f"<!-- int8 -->\n{int8.as_markdown()}\n<!-- /int8 -->" in exporting

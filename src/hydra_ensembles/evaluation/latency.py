@@ -41,12 +41,20 @@ def interleaved(
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
         for name, run in contestants.items():
+            _finish_on_gpu()
             started = time.perf_counter()
             run()
+            _finish_on_gpu()
             if turn >= warm_up:
                 times[name].append(1e3 * (time.perf_counter() - started))
         if turn >= warm_up:
             yield {name: _timing(measured) for name, measured in times.items()}
+
+
+def _finish_on_gpu() -> None:
+    """A GPU is given its work and goes on behind the program: wait until it is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _timing(milliseconds: Sequence[float]) -> Timing:
