@@ -1,7 +1,7 @@
 """The arithmetic of a hydra, bare: its products, attentions, norms, activations and sums, one call after another.
 
-They write into tensors that are there already, of the same shapes, and no module stands between them. Blocks of one
-shape share them, as a hydra's blocks share the memory they free. What a hydra takes beyond this is overhead.
+All but norms write into tensors that are there already, of the same shapes, and no module stands between them. Blocks
+of one shape share them, as a hydra's blocks share the memory they free. What a hydra takes beyond this is overhead.
 
 Shapes: M members, B batch, N = M * B (B in the trunk), T tokens, S tokens read, D width, H heads a member, K head dim.
 """
@@ -61,7 +61,7 @@ class Bare:
         if tower.trunk == len(blocks):
             rows *= hydra.num_members
         pooled = self._place("pooled", rows, width)
-        self._norm(readout.norm, self._place("x", rows, width), pooled)
+        self._norm(readout.norm, pooled)
         self._linear(readout.classifier, pooled, self._place("logits", rows, _outputs(readout.classifier)))
 
     def __call__(self) -> None:
@@ -82,12 +82,12 @@ class Bare:
             raise BareError("the bare reference is written for pre-norm blocks without LayerScale and gates")
         width = self._like.shape[0]
         normed = self._place("normed", rows * tokens, width)
-        self._norm(block.norm_attention, x_all, normed)
+        self._norm(block.norm_attention, x_all)
         self._attention(block.attention, normed, after, rows, tokens, read)
         x = x_all[: rows * read]
         self.calls.append(lambda: torch.add(x, after, out=after))
         few = normed[: rows * read]
-        self._norm(block.norm_mlp, after, few)
+        self._norm(block.norm_mlp, after)
         hidden, out = self._place("hidden", rows * read, mlp.fc_out.in_features), self._place("mlp", rows * read, width)
         self._linear(mlp.fc_in, few, hidden)
         activation = OVERWRITING.get(mlp.activation, ACTIVATIONS[mlp.activation])
@@ -134,19 +134,15 @@ class Bare:
         else:
             self._products(x, layer.weight.T[None], layer.bias[None], out)
 
-    def _norm(self, norm: Any, x: Tensor, out: Tensor) -> None:
+    def _norm(self, norm: Any, x: Tensor) -> None:
         if norm is None or norm.kind != "layer" or norm.weight is None or norm.bias is None:
             raise BareError("the bare reference is written for LayerNorm")
         several = isinstance(norm, MemberNorm)
         weights, biases = (norm.weight, norm.bias) if several else (norm.weight[None], norm.bias[None])
-        parts = zip(x.tensor_split(len(weights)), out.tensor_split(len(weights)), weights, biases, strict=True)
-        for part, place, weight, bias in parts:
-            _, mean, deviation = torch.native_layer_norm(part, [norm.size], weight, bias, norm.eps)
-            into = {"out0": place, "out1": mean, "out2": deviation}
+        for part, weight, bias in zip(x.tensor_split(len(weights)), weights, biases, strict=True):
+            # torch 2.13 has no norm that writes into a given tensor: its `out` variant makes a new one and copies it.
             self.calls.append(
-                lambda a=part, b=weight, c=bias, d=into: torch.ops.aten.native_layer_norm.out(  # type: ignore[misc]
-                    a, [norm.size], b, c, norm.eps, **d
-                )
+                lambda a=part, b=weight, c=bias: F.layer_norm(a, [norm.size], b, c, norm.eps)  # type: ignore[misc]
             )
 
 
