@@ -1,78 +1,154 @@
 """Latency of ViT-B/16 with 8 of 12 heads and 3 members, on CPU: one interleaved run a point.
 
-A point is (dtype, batch): single, Deep Ensembles, pruned members, and the hydra with a full last block, as it really
-runs, and with a trunk of 6 of 12 blocks. One results file a point, finished ones are skipped.
+A point is (mode, dtype, batch): single, Deep Ensembles, pruned members, and the hydra with a full last block, as it
+really runs, and with trunks of 6 and 8 of 12 blocks, each beside its arithmetic alone, bare. One results file a point,
+finished ones are skipped.
 
-Run: python benchmarks/latency.py     (about 15 minutes on 2 cores)
-Writes results/latency/*.json, one a point, and results/latency.json, all rows.
+Run: python benchmarks/latency.py     (an hour on 2 cores that do nothing else)
+Writes results/latency/*.json, one a point, results/latency.json, all rows, and docs/pictures/latency.png.
 """
 
 import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import track
+from torch import nn
 
-from hydra_ensembles import load_model
+from hydra_ensembles import Backbone, load_model
 from hydra_ensembles.evaluation import contest, interleaved
+from hydra_ensembles.heads import single_cost
+from hydra_ensembles.report.drawing import new_figure, styled
+from hydra_ensembles.report.looks import look
 from provenance import RESULTS, provenance, write_results
 
 REFERENCE, KEEP, MEMBERS, THREADS = "timm:vit_base_patch16_224", 8, 3, 2
-VARIANTS = {"full": (0, "full"), "read": (0, "read"), "trunk": (6, "read")}
-POINTS = [(dtype, batch) for dtype in ("bf16", "fp32") for batch in (1, 4, 16)]
-ROUNDS = {1: 31, 4: 15, 16: 9}
+VARIANTS = {"full": (0, "full"), "read": (0, "read"), "trunk6": (6, "read"), "trunk8": (8, "read")}
+"""By name, shared blocks and how the last block runs."""
+EAGER = [(dtype, batch) for dtype in ("bf16", "fp32") for batch in (1, 4, 16)] + [("bf16", 64)]
+POINTS = [("eager", *point) for point in EAGER] + [("compiled", "bf16", 4), ("compiled", "fp32", 4)]
+ROUNDS = {1: 31, 4: 15, 16: 9, 64: 5}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+OTHERS = ("single", "members", "deep_ensembles")
+PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "latency.png"
+SHOWN_BATCH = 4
 
 
-def measure(dtype: str, batch: int) -> dict[str, Any]:
-    """All contestants of one point, in one interleaved run."""
+def measure(
+    model: nn.Module, images: torch.Tensor, keep: int, variants: Mapping[str, tuple[int, str]], mode: str, rounds: int
+) -> dict[str, Any]:
+    """All contestants of one point, in one interleaved run: its rows, and what everybody costs."""
+    runs: dict[str, Callable[[], object]] = {}
+    ratios, single = {}, single_cost(Backbone.of(model))
+    costs = {"single": vars(single), "deep_ensembles": {key: MEMBERS * value for key, value in vars(single).items()}}
+    for name, (trunk, last_block) in variants.items():
+        match = contest(model, images, keep, MEMBERS, trunk, last_block, mode == "compiled")
+        runs = runs or {who: match.contestants[who] for who in OTHERS}
+        runs |= {f"{who}_{name}": match.contestants[who] for who in ("hydra", "bare")}
+        ratios[name] = match.arithmetic_ratio
+        params = sum(p.numel() for p in match.hydra.parameters())
+        costs[name] = {"params": params, "mult_adds": round(ratios[name] * single.mult_adds)}
+    with torch.inference_mode():
+        *_, timings = track(interleaved(runs, rounds), f"{mode} batch {len(images)}", total=rounds)
+    rows = []
+    for name, (trunk, last_block) in variants.items():
+        found = {who: timings[who] for who in OTHERS}
+        found |= {who: timings[f"{who}_{name}"] for who in ("hydra", "bare")}
+        row: dict[str, Any] = {"mode": mode, "batch": len(images), "trunk": trunk, "last_block": last_block}
+        row |= {f"{who}_ms": round(timing.median_ms, 2) for who, timing in found.items()}
+        row["arithmetic_ratio"] = round(ratios[name], 4)
+        row["quartiles_ms"] = {who: [round(t.low_ms, 2), round(t.high_ms, 2)] for who, t in found.items()}
+        rows.append(row)
+    return {"rows": rows, "costs": costs}
+
+
+def vit_b16(mode: str, dtype: str, batch: int) -> dict[str, Any]:
+    """One point of the real thing."""
     torch.manual_seed(0)
     model = load_model(REFERENCE).to(DTYPES[dtype])
     images = torch.randn(batch, 3, 224, 224).to(DTYPES[dtype])
-    contests = {
-        name: contest(model, images, KEEP, MEMBERS, trunk, last_block) for name, (trunk, last_block) in VARIANTS.items()
-    }
-    runs = {name: contests["full"].contestants[name] for name in ("single", "deep_ensembles", "members")}
-    runs |= {f"hydra_{name}": c.contestants["hydra"] for name, c in contests.items()}
-    with torch.inference_mode():
-        *_, timings = track(interleaved(runs, ROUNDS[batch]), f"{dtype} batch {batch}", total=ROUNDS[batch])
-    rows = []
-    for name, (trunk, last_block) in VARIANTS.items():
-        row = {"dtype": dtype, "batch": batch, "trunk": trunk, "last_block": last_block}
-        row |= {f"{who}_ms": round(timings[who].median_ms, 2) for who in ("single", "members", "deep_ensembles")}
-        row["hydra_ms"] = round(timings[f"hydra_{name}"].median_ms, 2)
-        row["arithmetic_ratio"] = round(contests[name].arithmetic_ratio, 4)
-        rows.append(row)
-    spread = {who: [round(t.low_ms, 2), round(t.high_ms, 2)] for who, t in timings.items()}
-    story = provenance(packages=["timm"], model=REFERENCE, keep=KEEP, members=MEMBERS, rounds=ROUNDS[batch])
-    return {"rows": rows, "quartiles_ms": spread, "provenance": story}
+    found = measure(model, images, KEEP, VARIANTS, mode, ROUNDS[batch])
+    rows = [{"model": REFERENCE, "dtype": dtype, **row} for row in found["rows"]]
+    story = provenance(packages=["timm"], keep=KEEP, members=MEMBERS, rounds=ROUNDS[batch])
+    return {**found, "rows": rows, "provenance": story}
 
 
 def as_markdown() -> str:
-    """The table of docs/fusion.md."""
-    head = "| | batch | hydra | one network, ms | of members | of one network | arithmetic | of three networks |"
-    lines = [head, "|---|--:|---|--:|--:|--:|--:|--:|"]
+    """The table of docs/speed.md, and the picture where it is drawn."""
+    head = (
+        "| | batch | hydra | one network, ms | hydra, ms | of bare | of members | of three networks | of one network "
+        "| arithmetic |"
+    )
+    lines = [head, "|---|--:|---|" + "--:|" * 7]
     for row in json.loads((RESULTS / "latency.json").read_text())["rows"]:
-        last_block = {"full": "full last block", "read": "as it runs"}[row["last_block"]]
-        kind = f"trunk of {row['trunk']}" if row["trunk"] else last_block
-        of = {who: row["hydra_ms"] / row[f"{who}_ms"] for who in ("members", "single", "deep_ensembles")}
+        compiled = ", compiled" if row.get("mode") == "compiled" else ""
+        of = [f"{row['hydra_ms'] / row[key]:.2f}" if key in row else "–" for key in OF]
         lines.append(
-            f"| {row['dtype']} | {row['batch']} | {kind} | {row['single_ms']:.0f} | {of['members']:.2f} | "
-            f"{of['single']:.2f} | {row['arithmetic_ratio']:.2f} | {of['deep_ensembles']:.2f} |"
+            f"| {row['dtype']}{compiled} | {row['batch']} | {variant_of(row)} | {row['single_ms']:.0f} | "
+            f"{row['hydra_ms']:.0f} | {' | '.join(of)} | {row['arithmetic_ratio']:.2f} |"
         )
+    if PICTURE.exists():
+        lines += ["", f"![Time a batch, parameters and multiply-adds]({PICTURE.parent.name}/{PICTURE.name})"]
     return "\n".join(lines)
+
+
+OF = ("bare_ms", "members_ms", "deep_ensembles_ms", "single_ms")
+
+
+def variant_of(row: Mapping[str, Any]) -> str:
+    if row["trunk"]:
+        return f"trunk of {row['trunk']}"
+    return {"full": "full last block", "read": "as it runs"}[row["last_block"]]
+
+
+def draw(rows: Sequence[Mapping[str, Any]], costs: Mapping[str, Mapping[str, int]], batch: int = SHOWN_BATCH) -> Any:
+    """The paper's Figure 3: time a batch in bf16 and fp32, parameters, multiply-adds. Thin lines are quartiles."""
+    rows = [row for row in rows if row["mode"] == "eager" and row["batch"] == batch]
+    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
+    bars = {"single": "one network", "deep_ensembles": "three networks"}
+    bars |= {name: f"hydra, {variant_of({'trunk': t, 'last_block': b})}" for name, (t, b) in VARIANTS.items()}
+    figure = new_figure(8.4, 3.4)
+    times, *others = figure.subplots(1, 3, width_ratios=[len(dtypes) + 0.5, 1, 1])
+    for place, (name, label) in enumerate(bars.items()):
+        colour = look(place).colour
+        for group, dtype in enumerate(dtypes):
+            row = next(r for r in rows if r["dtype"] == dtype and name in (*OTHERS, _name(r)))
+            who = name if name in OTHERS else "hydra"
+            at = group * (len(bars) + 1.5) + place
+            times.bar(at, row[f"{who}_ms"], color=colour, width=0.8, label=label if group == 0 else None)
+            times.plot([at, at], row["quartiles_ms"][who], color="black", linewidth=0.8)
+        for panel, (key, unit) in zip(others, (("params", 1e-6), ("mult_adds", 1e-9)), strict=True):
+            panel.bar(place, unit * costs[name][key], color=colour, width=0.8)
+    middle = (len(bars) - 1) / 2
+    times.set_xticks([group * (len(bars) + 1.5) + middle for group in range(len(dtypes))], dtypes)
+    times.set_title(f"ms a batch of {batch}")
+    for panel, title in zip(others, ("parameters, M", "multiply-adds, G"), strict=True):
+        panel.set_title(title)
+        panel.set_xticks([])
+    figure.legend(*times.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return next(name for name, variant in VARIANTS.items() if variant == (row["trunk"], row["last_block"]))
 
 
 def main() -> None:
     torch.set_num_threads(THREADS)
     points = []
-    for dtype, batch in POINTS:
-        path = RESULTS / "latency" / f"vit-b16-{dtype}-{batch}.json"
-        if not path.exists():
-            write_results(f"latency/vit-b16-{dtype}-{batch}", measure(dtype, batch))
-        points.append(json.loads(path.read_text()))
-    rows = [row for point in points for row in point["rows"]]
-    write_results("latency", {"rows": rows, "provenance": {"points": [point["provenance"] for point in points]}})
+    for mode, dtype, batch in POINTS:
+        name = f"latency/vit-b16-{mode}-{dtype}-{batch}"
+        if not (RESULTS / f"{name}.json").exists():
+            write_results(name, vit_b16(mode, dtype, batch))
+        points.append(json.loads((RESULTS / f"{name}.json").read_text()))
+    rows, costs = [row for point in points for row in point["rows"]], points[0]["costs"]
+    story = {"points": [point["provenance"] for point in points]}
+    write_results("latency", {"rows": rows, "costs": costs, "provenance": story})
+    PICTURE.parent.mkdir(exist_ok=True)
+    with styled():
+        draw(rows, costs).savefig(PICTURE, dpi=110, metadata={"Software": None})
     print(as_markdown())
 
 

@@ -46,7 +46,7 @@ def child(kind: str, directory: Path) -> None:
 
 
 def as_markdown() -> str:
-    """The table of docs/fusion.md."""
+    """The table of docs/speed.md."""
     peaks = json.loads((RESULTS / "memory.json").read_text())["peak_over_start"]
     lines = ["| | loading, MB | and running, MB |", "|---|--:|--:|"]
     return "\n".join(lines + [f"| {kind} | {p['load_mb']:.0f} | {p['run_mb']:.0f} |" for kind, p in peaks.items()])

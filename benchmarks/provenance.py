@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+NOT_YET = "Not measured yet."
+"""What a page says in the place of a table whose results file is not there."""
 _STARTED = time.monotonic()
 
 

@@ -54,21 +54,28 @@ def test_commands_run_as_written(repository, capsys):
 
 def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
+    import int8
     import latency
     import memory
+    import onnx_latency
     import report
     import search
     import smoke
     import table7
+    import trunk
 
     page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
     assert f"<!-- table7 -->\n{table7.as_markdown(results)}\n<!-- /table7 -->" in page
     assert f"<!-- deit -->\n{deit_accuracy.as_markdown()}\n<!-- /deit -->" in page
     for row in results["rows"].values():
         assert row["counted"] == row["predicted"]
-    fusion = (repository / "docs" / "fusion.md").read_text()
-    assert f"<!-- latency -->\n{latency.as_markdown()}\n<!-- /latency -->" in fusion
-    assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in fusion
+    speed = (repository / "docs" / "speed.md").read_text()
+    assert f"<!-- latency -->\n{latency.as_markdown()}\n<!-- /latency -->" in speed
+    assert f"<!-- memory -->\n{memory.as_markdown()}\n<!-- /memory -->" in speed
+    assert f"<!-- trunk -->\n{trunk.as_markdown()}\n<!-- /trunk -->" in speed
+    exporting = (repository / "docs" / "export.md").read_text()
+    assert f"<!-- onnx-latency -->\n{onnx_latency.as_markdown()}\n<!-- /onnx-latency -->" in exporting
+    assert f"<!-- int8 -->\n{int8.as_markdown()}\n<!-- /int8 -->" in exporting
     choosing = (repository / "docs" / "choosing-heads.md").read_text()
     assert f"<!-- search -->\n{search.as_markdown()}\n<!-- /search -->" in choosing
     reports = (repository / "docs" / "report.md").read_text()
@@ -98,7 +105,9 @@ def test_the_recipe_in_the_docs_can_be_read(repository):
     assert parse_recipe(recipe).name == "my-run"
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/costs.md", "docs/recipes.md", "docs/evidence.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", [*PAGES, "docs/costs.md", "docs/recipes.md", "docs/evidence.md", "docs/speed.md", "CONTRIBUTING.md"]
+)
 def test_links_and_named_files_exist(page, repository):
     text = (repository / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]

@@ -37,3 +37,17 @@ def test_with_gradients_nothing_is_sliced_or_overwritten(monkeypatch):
     with torch.no_grad():
         torch.testing.assert_close(mlp(x), y.detach())
         torch.testing.assert_close(mlp(x), y.detach())  # x itself is as it was
+
+
+@pytest.mark.parametrize("slice_bytes", [16, 64, 10**6])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_added_slice_by_slice_it_is_the_sum_to_the_bit(monkeypatch, slice_bytes, is_transposed):
+    monkeypatch.setattr(parts, "SLICE_BYTES", slice_bytes)
+    torch.manual_seed(0)
+    mlp, rows = FeedForward(nn.Linear(4, 8), nn.Linear(8, 4), "gelu"), torch.randn(2, 5, 4)
+    x = torch.randn(2, 4, 5).transpose(1, 2) if is_transposed else torch.randn(2, 5, 4)
+    with torch.no_grad():
+        expected = x + mlp(rows)
+        found = mlp(rows, onto=x)
+    assert found is x
+    assert torch.equal(found, expected)

@@ -68,6 +68,7 @@ def test_bench_times_everybody_in_turn(run):
     ("arguments", "message"),
     [
         ([*SMALL, "--dtype", "fp8"], "--dtype fp8 is not known"),
+        ([*SMALL, "--device", "tpu"], "--device tpu is not there"),
         ([*SMALL, "--trunk", "7"], "a trunk of 7 blocks does not fit the model"),
         (["timm:test_vit", "--keep", "9"], "cannot keep 9 heads"),
     ],

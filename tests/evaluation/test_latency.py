@@ -37,3 +37,15 @@ def test_the_hydra_in_a_contest_has_the_members_of_the_contest(name, trunk):
     assert len({tuple(m.flatten().tolist()) for m in members.unbind(1)}) == 3
     predicted = hydra_cost(Backbone.of(model), [branch_heads(model, 2, trunk)] * 3, trunk)
     assert sum(p.numel() for p in match.hydra.parameters()) == predicted.params
+
+
+@pytest.mark.slow
+def test_a_compiled_contest_gives_the_same_numbers():
+    model = model_of("timm")
+    plain, compiled = (
+        contest(model, sample_inputs(model, 2), keep=2, trunk=1, compiled=compiled).contestants
+        for compiled in (False, True)
+    )
+    with torch.no_grad():
+        for who in ("single", "deep_ensembles", "members", "hydra"):
+            torch.testing.assert_close(compiled[who](), plain[who](), atol=1e-5, rtol=1e-4)

@@ -66,6 +66,8 @@ class Block(Part):
         if self.post_norm:
             x = through(self.norm_attention, x)
             x = through(self.norm_mlp, x + through(self.scale_mlp, self.mlp(x)))
+        elif may_overwrite() and self.scale_mlp is None:
+            x = self.mlp(through(self.norm_mlp, x), onto=x)
         else:
             mlp_BSD = through(self.scale_mlp, self.mlp(through(self.norm_mlp, x)))
             x = x.add_(mlp_BSD) if may_overwrite() else x + mlp_BSD

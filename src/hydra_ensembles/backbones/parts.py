@@ -92,25 +92,31 @@ def may_overwrite() -> bool:
 SLICE_BYTES = 24 * 2**20
 
 
-def in_slices(layer: Callable[[Tensor], Tensor], x: Tensor, hidden: int) -> Tensor:
+def in_slices(layer: Callable[[Tensor], Tensor], x: Tensor, hidden: int, onto: Tensor | None = None) -> Tensor:
     """`layer(x)`, a part of the rows at a time where `hidden` numbers a row would fill too much memory at once.
 
     On Linux a tensor past 32 MB is fresh memory at every call, and touching it costs more than the layer's arithmetic.
+    With `onto`, `onto + layer(x)`, written over `onto`: each part is added where it belongs, and copied nowhere else.
     """
     if x.device.type != "cpu" or not may_overwrite():
-        return layer(x)
+        return layer(x) if onto is None else onto.add_(layer(x))
     rows = x.flatten(0, -2)
     size = len(rows) * hidden * x.element_size()
     if size <= SLICE_BYTES:
-        return layer(x)
+        return layer(x) if onto is None else onto.add_(layer(x))
     slices = rows.tensor_split(-(-size // SLICE_BYTES))
+    if onto is not None and onto.is_contiguous():
+        for place, part in zip(onto.view(len(rows), -1).tensor_split(len(slices)), slices, strict=True):
+            place.add_(layer(part))
+        return onto
     first = layer(slices[0])
     out = first.new_empty(len(rows), first.shape[-1])
     places = out.tensor_split(len(slices))
     places[0].copy_(first)
     for place, part in zip(places[1:], slices[1:], strict=True):
         place.copy_(layer(part))
-    return out.reshape(*x.shape[:-1], -1)
+    out = out.reshape(*x.shape[:-1], -1)
+    return out if onto is None else onto.add_(out)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -243,9 +249,11 @@ class FeedForward(Part):
         self.fc_in, self.fc_out, self.fc_gate, self.norm = fc_in, fc_out, fc_gate, norm
         self.activation, self.gate = activation, gate
 
-    def forward(self, x: Tensor) -> Tensor:
-        rows_alike = all(isinstance(part, nn.Linear | Norm) for part in self.children())  # no part of one member's own
-        return in_slices(self.whole, x, self.fc_out.in_features) if rows_alike else self.whole(x)
+    def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """The MLP of `x`; with `onto`, `onto` plus that, written over `onto`."""
+        if all(isinstance(part, nn.Linear | Norm) for part in self.children()):  # no part of one member's own
+            return in_slices(self.whole, x, self.fc_out.in_features, onto)
+        return self.whole(x) if onto is None else onto.add_(self.whole(x))
 
     def whole(self, x: Tensor) -> Tensor:
         """All rows at once."""

@@ -14,6 +14,8 @@ def bench(
     last_block: Annotated[str, typer.Option(help="'read' or 'full'.")] = "read",
     batch: Annotated[int, typer.Option(min=1, help="Inputs at once.")] = 4,
     dtype: Annotated[str, typer.Option(help="'fp32' or 'bf16'.")] = "fp32",
+    device: Annotated[str, typer.Option(help="'cpu' or 'cuda'.")] = "cpu",
+    compiled: Annotated[bool, typer.Option("--compiled", help="By torch.compile; the first round compiles.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds in which every contestant runs once.")] = 9,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; torch's choice unless said.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
@@ -37,26 +39,35 @@ def bench(
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     if dtype not in dtypes:
         raise HydraError(f"--dtype {dtype} is not known; it is fp32 or bf16")
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise HydraError(f"--device {device} is not there; it is cpu, or cuda where torch sees a GPU")
     if threads is not None:
         torch.set_num_threads(threads)
     console = Console(stderr=as_json)
     with console.status("building models"):
         torch.manual_seed(0)
-        model = load_model(reference).to(dtypes[dtype])
-        runs = contest(model, sample_inputs(model, batch), keep, members, trunk, last_block)
+        model = load_model(reference).to(device, dtypes[dtype])
+        runs = contest(model, sample_inputs(model, batch), keep, members, trunk, last_block, compiled)
     timings = {}
     with torch.inference_mode(), Progress(console=console, transient=True) as progress:
         task = progress.add_task("rounds", total=rounds)
         for timings in interleaved(runs.contestants, rounds):
             ratio = timings["hydra"].median_ms / timings["single"].median_ms
             progress.update(task, advance=1, description=f"rounds  hydra / single {ratio:.2f}")
-    settings = {"dtype": dtype, "batch": batch, "trunk": trunk, "last_block": last_block}
-    settings |= {"threads": torch.get_num_threads(), "rounds": rounds, "arithmetic_ratio": runs.arithmetic_ratio}
+    mode = "compiled" if compiled else "eager"
+    settings = {"mode": mode, "device": device, "dtype": dtype, "batch": batch, "trunk": trunk}
+    settings |= {
+        "last_block": last_block,
+        "threads": torch.get_num_threads(),
+        "rounds": rounds,
+        "arithmetic_ratio": runs.arithmetic_ratio,
+    }
     if as_json:
         typer.echo(json.dumps(settings | {f"{name}_ms": t.median_ms for name, t in timings.items()}))
         return
+    unusual = "".join(f"{name}, " for name in (device, mode) if name not in ("cpu", "eager"))
     table = Table(
-        title=f"{dtype}, batch {batch}, {torch.get_num_threads()} threads, {rounds} interleaved rounds",
+        title=f"{unusual}{dtype}, batch {batch}, {torch.get_num_threads()} threads, {rounds} interleaved rounds",
         caption=f"multiply-adds of the hydra: {runs.arithmetic_ratio:.2f} of the single network's",
         title_justify="left",
     )

@@ -1,7 +1,7 @@
 """The arithmetic of a hydra, bare: its products, attentions, norms, activations and sums, one call after another.
 
-They write into tensors that are there already, of the same shapes, and no module stands between them. What a hydra
-takes beyond this is overhead.
+All but norms write into tensors that are there already, of the same shapes, and no module stands between them. Blocks
+of one shape share them, as a hydra's blocks share the memory they free. What a hydra takes beyond this is overhead.
 
 Shapes: M members, B batch, N = M * B (B in the trunk), T tokens, S tokens read, D width, H heads a member, K head dim.
 """
@@ -43,48 +43,57 @@ class Bare:
             raise BareError("the bare reference is written for images, one shared stem and a readout of one token")
         assert isinstance(images, Tensor)
         self.calls: list[Callable[[], object]] = []
-        self._like, tokens = stem.weight, stem.num_tokens
+        self._places: dict[tuple[str | int, ...], Tensor] = {}
+        self._like, tokens, width = stem.weight, stem.num_tokens, stem.width
         self.calls.append(lambda: F.conv2d(images, stem.weight, stem.bias, stride=stem.patch_size))
         rows = len(images)
         blocks: Any = tower.blocks
+        x = self._place("x", rows * tokens, width)
         for layer, block in enumerate(blocks):
             if layer == tower.trunk:
                 rows *= hydra.num_members
+                x = self._place("x", rows * tokens, width)
             is_read = layer == len(blocks) - 1 and hydra.last_block == "read"
-            self._block(block, rows, tokens, 1 if is_read else tokens)
+            read = 1 if is_read else tokens
+            after = self._place(f"after {layer % 2}", rows * read, width)
+            self._block(block, x, after, rows, tokens, read)
+            x = after
         if tower.trunk == len(blocks):
             rows *= hydra.num_members
-        width = stem.width
-        pooled = self._new(rows, width)
-        self._norm(readout.norm, self._new(rows, width), pooled)
-        self._linear(readout.classifier, pooled, self._new(rows, _outputs(readout.classifier)))
+        pooled = self._place("pooled", rows, width)
+        self._norm(readout.norm, pooled)
+        self._linear(readout.classifier, pooled, self._place("logits", rows, _outputs(readout.classifier)))
 
     def __call__(self) -> None:
         for call in self.calls:
             call()
 
-    def _new(self, *shape: int) -> Tensor:
-        return torch.randn(shape, device=self._like.device).to(self._like.dtype)
+    def _place(self, name: str, *shape: int) -> Tensor:
+        """The tensor of this name and shape, filled at random when first asked for."""
+        if (name, *shape) not in self._places:
+            self._places[name, *shape] = torch.randn(shape, device=self._like.device).to(self._like.dtype)
+        return self._places[name, *shape]
 
-    def _block(self, block: Block, rows: int, tokens: int, read: int) -> None:
+    def _block(self, block: Block, x_all: Tensor, after: Tensor, rows: int, tokens: int, read: int) -> None:
+        """From `x_all` `(N * T, D)` into `after` `(N * S, D)`."""
         mlp: Any = block.mlp
         plain = (block.scale_attention, block.scale_mlp, block.norm_projected, mlp.gate, mlp.norm)
         if block.post_norm or any(part is not None for part in plain):
             raise BareError("the bare reference is written for pre-norm blocks without LayerScale and gates")
         width = self._like.shape[0]
-        x_all, normed = self._new(rows * tokens, width), self._new(rows * tokens, width)
-        self._norm(block.norm_attention, x_all, normed)
-        x, attended = self._new(rows * read, width), self._new(rows * read, width)
-        self._attention(block.attention, normed, attended, rows, tokens, read)
-        self.calls.append(lambda: torch.add(x, attended, out=attended))
+        normed = self._place("normed", rows * tokens, width)
+        self._norm(block.norm_attention, x_all)
+        self._attention(block.attention, normed, after, rows, tokens, read)
+        x = x_all[: rows * read]
+        self.calls.append(lambda: torch.add(x, after, out=after))
         few = normed[: rows * read]
-        self._norm(block.norm_mlp, attended, few)
-        hidden, out = self._new(rows * read, mlp.fc_out.in_features), self._new(rows * read, width)
+        self._norm(block.norm_mlp, after)
+        hidden, out = self._place("hidden", rows * read, mlp.fc_out.in_features), self._place("mlp", rows * read, width)
         self._linear(mlp.fc_in, few, hidden)
         activation = OVERWRITING.get(mlp.activation, ACTIVATIONS[mlp.activation])
         self.calls.append(lambda: activation(hidden))
         self._linear(mlp.fc_out, hidden, out)
-        self.calls.append(lambda: attended.add_(out))
+        self.calls.append(lambda: after.add_(out))
 
     def _attention(self, attention: Any, x: Tensor, out: Tensor, rows: int, tokens: int, read: int) -> None:
         """Products of queries, keys and values, attention, and W_O into `out` `(N * S, D)`."""
@@ -93,12 +102,12 @@ class Bare:
             raise BareError("the bare reference is written for attention without norms and gates")
         heads, qkv, qkv_bias, w_o, w_o_bias = _matrices(attention)
         size, scale, members = heads * attention.head_dim, attention.scale, len(qkv)
-        packed = self._new(rows, tokens, (3 if read == tokens else 2) * size)
+        packed = self._place("packed", rows, tokens, (3 if read == tokens else 2) * size)
         if read == tokens:
             self._products(x, qkv, qkv_bias, packed)
             q, k, v = _heads(packed, 3, heads)
         else:
-            queries, first = self._new(rows, read, size), self._new(rows * read, x.shape[-1])
+            queries, first = self._place("queries", rows, read, size), x[: rows * read]
             self._products(first, qkv[..., :size], qkv_bias[:, :size], queries)
             self._products(x, qkv[..., size:], qkv_bias[:, size:], packed)
             (q,), (k, v) = _heads(queries, 1, heads), _heads(packed, 2, heads)
@@ -125,19 +134,15 @@ class Bare:
         else:
             self._products(x, layer.weight.T[None], layer.bias[None], out)
 
-    def _norm(self, norm: Any, x: Tensor, out: Tensor) -> None:
+    def _norm(self, norm: Any, x: Tensor) -> None:
         if norm is None or norm.kind != "layer" or norm.weight is None or norm.bias is None:
             raise BareError("the bare reference is written for LayerNorm")
         several = isinstance(norm, MemberNorm)
         weights, biases = (norm.weight, norm.bias) if several else (norm.weight[None], norm.bias[None])
-        parts = zip(x.tensor_split(len(weights)), out.tensor_split(len(weights)), weights, biases, strict=True)
-        for part, place, weight, bias in parts:
-            _, mean, deviation = torch.native_layer_norm(part, [norm.size], weight, bias, norm.eps)
-            into = {"out0": place, "out1": mean, "out2": deviation}
+        for part, weight, bias in zip(x.tensor_split(len(weights)), weights, biases, strict=True):
+            # torch 2.13 has no norm that writes into a given tensor: its `out` variant makes a new one and copies it.
             self.calls.append(
-                lambda a=part, b=weight, c=bias, d=into: torch.ops.aten.native_layer_norm.out(  # type: ignore[misc]
-                    a, [norm.size], b, c, norm.eps, **d
-                )
+                lambda a=part, b=weight, c=bias: F.layer_norm(a, [norm.size], b, c, norm.eps)  # type: ignore[misc]
             )
 
 

@@ -41,12 +41,20 @@ def interleaved(
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
         for name, run in contestants.items():
+            _finish_on_gpu()
             started = time.perf_counter()
             run()
+            _finish_on_gpu()
             if turn >= warm_up:
                 times[name].append(1e3 * (time.perf_counter() - started))
         if turn >= warm_up:
             yield {name: _timing(measured) for name, measured in times.items()}
+
+
+def _finish_on_gpu() -> None:
+    """A GPU is given its work and goes on behind the program: wait until it is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _timing(milliseconds: Sequence[float]) -> Timing:
@@ -67,13 +75,19 @@ class Contest:
 
 
 def contest(
-    model: nn.Module, inputs: Inputs, keep: int, members: int = 3, trunk: int = 0, last_block: str = "read"
+    model: nn.Module,
+    inputs: Inputs,
+    keep: int,
+    members: int = 3,
+    trunk: int = 0,
+    last_block: str = "read",
+    compiled: bool = False,
 ) -> Contest:
     """`single`, `deep_ensembles` (M whole models, one after another), `members` (M pruned ones), `hydra` and `bare`.
 
     `bare` is the hydra's arithmetic without a module around it, for models where that is written down.
     Members keep `keep` heads a layer and differ in every number behind the stem, as after fine-tuning; the first
-    `trunk` blocks keep all heads and are alike.
+    `trunk` blocks keep all heads and are alike. `compiled` puts all but `bare` through torch.compile, when first run.
     """
     heads, own_forward = branch_heads(model, keep, trunk), family_of(model).own_forward
     whole = [moved(copy.deepcopy(model), seed, 0) for seed in range(members)]
@@ -83,8 +97,11 @@ def contest(
     hydra = fuse(pruned, last_block=last_block)
     backbone = Backbone.of(model)
     ratio = hydra_cost(backbone, [heads] * members, trunk, last_block).mult_adds / single_cost(backbone).mult_adds
+    single = copy.deepcopy(model) if compiled else model
+    for network in (single, *whole, *pruned, *hydra.towers.values()) if compiled else ():
+        network.compile()
     runs: dict[str, Callable[[], object]] = {
-        "single": lambda: own_forward(model, inputs),
+        "single": lambda: own_forward(single, inputs),
         "deep_ensembles": lambda: torch.stack([own_forward(other, inputs) for other in whole]),
         "members": lambda: torch.stack([member(inputs) for member in pruned]),
         "hydra": lambda: hydra.members(inputs),

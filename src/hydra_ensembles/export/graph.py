@@ -63,7 +63,14 @@ class Graph(nn.Module):
             dims[TOKENS] = Dim(TOKENS, min=1, max=self.max_tokens)
         named = tuple({place: dims[name] for place, name in of.items()} for of in self.shapes.values())
         with torch.no_grad():
-            return torch.export.export(self, tuple(self.example.values()), dynamic_shapes=(named,))
+            # Where members with parts of their own leave one tensor, torch 2.13 asks whether B * min(D, D * B) == D * B
+            # and cannot see that it always is; deferred, it asks at run time.
+            return torch.export.export(
+                self,
+                tuple(self.example.values()),
+                dynamic_shapes=(named,),
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )
 
     def _found(self, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
         named: Any = dict(zip(self.example, inputs, strict=True))

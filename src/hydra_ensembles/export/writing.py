@@ -72,7 +72,7 @@ def write_onnx(program: ExportedProgram, path: Path, inputs: list[str], outputs:
     """The graph as ONNX; weights past 2 GB lie beside it, as the format asks."""
     for module in ("onnx", "onnxscript"):
         import_extra(module, "export", "writing ONNX")
-    with _quietly():
+    with quietly(*(logging.getLogger(name) for name in ("onnxscript", "onnx_ir", "torch.onnx"))):
         written = torch.onnx.export(
             program, dynamo=True, input_names=inputs, output_names=outputs, verbose=False, optimize=True
         )
@@ -170,9 +170,8 @@ def _write_json(path: Path, content: Any) -> None:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporter's remarks on every constant that it does not fold."""
-    loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir", "torch.onnx")]
+def quietly(*loggers: logging.Logger) -> Iterator[None]:
+    """Without the tools' remarks on every constant that they do not fold and every shape that they do not know."""
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
