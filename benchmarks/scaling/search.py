@@ -1,6 +1,6 @@
 """Circuit search on Ray against the local search: two workers, one, none; a killed worker, a killed driver.
 
-MiniLM, 128 + 128 sentences, 2 removals, one thread each; rounds of local, 1 worker, 2 workers, one after another.
+MiniLM, 32 + 32 sentences, 2 removals, one thread each; rounds of local, 1 worker, 2 workers, one after another.
 
 Run: python benchmarks/scaling/search.py     (about 6 minutes on 2 cores; needs the real data)
 Writes results/scale/search.json and the part of results/scale.json.
@@ -30,7 +30,7 @@ from provenance import provenance
 from scaling.summary import write_part
 from text.setting import load, texts
 
-ROWS, BATCH, REMOVE, ROUNDS = 128, 16, 2, 3
+ROWS, BATCH, REMOVE, ROUNDS = 32, 4, 2, 3
 
 
 def asked() -> tuple[Any, Any, Any]:
@@ -80,7 +80,7 @@ def with_a_worker_killed() -> list[Any]:
 
     def kill() -> None:
         _wait_for_lines(journal, 2)
-        time.sleep(6)
+        time.sleep(4)
         names = {place.name: _title(place) for place in Path("/proc").iterdir() if place.name.isdigit()}
         os.kill(int(next(pid for pid, title in names.items() if title.startswith("ray::Searcher"))), signal.SIGKILL)
 

@@ -65,13 +65,29 @@ def circuit_ranking(
 class Searcher:
     """What a worker holds: the backbone, as far as it is pruned."""
 
-    def __init__(self, model: nn.Module, threads: int, has_gpu: bool):
+    def __init__(self, threads: int, has_gpu: bool):
         torch.set_num_threads(threads)
-        self.working = Working(model.cuda() if has_gpu else model)
+        self.has_gpu = has_gpu
+        self.working: Working | None = None
 
-    def outcomes(self, keep: HeadSet, candidates: Sequence[Head], shard: tuple[Batch, list[Tensor] | None]) -> Shard:
+    def ready(self, held: list[Any]) -> Working:
+        """The copy of the model, fetched at the first call after a start."""
+        import ray
+
+        if self.working is None:
+            model: nn.Module = ray.get(held[0])
+            self.working = Working(model.cuda() if self.has_gpu else model)
+        return self.working
+
+    def start(self, held: list[Any]) -> None:
+        """Fetch the model before the first shard comes."""
+        self.ready(held)
+
+    def outcomes(
+        self, held: list[Any], keep: HeadSet, candidates: Sequence[Head], shard: tuple[Batch, list[Tensor] | None]
+    ) -> Shard:
         """One batch."""
-        working, (batch, beside) = self.working, shard
+        working, (batch, beside) = self.ready(held), shard
         working.remove(set(working.keep) - set(keep))
         working.work.block_forwards = 0.0
         found, own = working.outcomes(candidates, [(0, batch)], None if beside is None else [beside])
@@ -95,9 +111,11 @@ class Crew:
         self.ray, self.working, self.data = ray, working, data
         # Ray starts a dead worker again and sends it again what it was asked.
         options = {"num_cpus": threads, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
-        self.model = ray.put(model)  # held here, for workers that are started again
+        # In a list Ray hands on the reference as it is; it comes with every shard, for workers that are started again.
+        self.model = [ray.put(model)]
         searcher = ray.remote(Searcher).options(**options)
-        self.workers = [searcher.remote(self.model, threads, gpus > 0) for _ in range(number)]
+        self.workers = [searcher.remote(threads, gpus > 0) for _ in range(number)]
+        ray.get([worker.start.remote(self.model) for worker in self.workers])
         self.shards = [ray.put((batch, None if beside is None else beside[m])) for m, batch in enumerate(data)]
         self.running: dict[Any, tuple[Any, int, int, float]] = {}
         """By what is awaited: the worker, the question, the shard, and since when."""
@@ -112,7 +130,7 @@ class Crew:
             busy = {id(worker) for worker, *_ in self.running.values()}
             for worker in self.workers:
                 if id(worker) not in busy and (place := self._next(waiting, found, took)) is not None:
-                    asked = worker.outcomes.remote(self.working.keep, list(candidates), self.shards[place])
+                    asked = worker.outcomes.remote(self.model, self.working.keep, list(candidates), self.shards[place])
                     self.running[asked] = (worker, self.question, place, time.monotonic())
             ready, _ = self.ray.wait(list(self.running), timeout=1.0)
             for asked in ready:
