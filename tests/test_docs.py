@@ -22,6 +22,7 @@ PAGES = [
     "docs/report.md",
     "docs/baselines.md",
     "docs/export.md",
+    "docs/scale.md",
 ]
 
 
@@ -82,6 +83,9 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     assert f"<!-- report -->\n{report.as_markdown()}\n<!-- /report -->" in reports
     recipes = (repository / "docs" / "recipes.md").read_text()
     assert f"<!-- smoke -->\n{smoke.as_markdown()}\n<!-- /smoke -->" in recipes
+    scale = (repository / "docs" / "scale.md").read_text()
+    assert f"<!-- scale -->\n{summary.as_markdown()}\n<!-- /scale -->" in scale
+    assert f"<!-- simulated -->\n{summary.simulated_markdown()}\n<!-- /simulated -->" in scale
     notes = results["explained"]
     low, high = notes["mult_adds_gap_M"]
     assert f"between {low} and {high} M" in page
