@@ -64,6 +64,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import smoke
     import table7
     import trunk
+    from scaling import summary
 
     page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
     assert f"<!-- table7 -->\n{table7.as_markdown(results)}\n<!-- /table7 -->" in page

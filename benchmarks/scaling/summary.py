@@ -1,9 +1,16 @@
-"""results/scale.json: the figures of all parts, each from its own results file."""
+"""results/scale.json: the figures of all parts, each from its own results file; and the tables of docs/scale.md.
+
+Run: python benchmarks/scaling/summary.py     (after any of the others; seconds)
+"""
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
-from provenance import RESULTS, write_results
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from provenance import NOT_YET, RESULTS, write_results
 
 SHOWN = {
     "search": ("speedup", "overhead"),
@@ -27,6 +34,8 @@ def read(part: str) -> dict[str, Any]:
 
 def as_markdown() -> str:
     """The table of docs/scale.md: what was asked for, and what was found."""
+    if not all((RESULTS / "scale" / f"{part}.json").exists() for part in SHOWN):
+        return NOT_YET
     search, bulk, serving = (read(part) for part in SHOWN)
     load = serving["saturated"]
     generator = max(one["own_cpu_seconds"] / one["seconds"] for one in load)
@@ -55,6 +64,8 @@ def as_markdown() -> str:
 
 def simulated_markdown() -> str:
     """What the simulation found."""
+    if not (RESULTS / "scale" / "simulation.json").exists():
+        return NOT_YET
     found = read("simulation")
     measured, bulk = found["measured"], found["bulk"]
     lines = ["| simulated | |", "|---|--:|"]
@@ -82,3 +93,17 @@ def _yes(search: dict[str, Any]) -> str:
 
 def _statuses(found: dict[str, int]) -> str:
     return ", ".join(f"{status}: {number:,}" for status, number in found.items())
+
+
+def main() -> None:
+    """Put both tables into docs/scale.md."""
+    page = RESULTS.parent.parent / "docs" / "scale.md"
+    text = page.read_text()
+    for name, table in (("scale", as_markdown()), ("simulated", simulated_markdown())):
+        before, _, rest = text.partition(f"<!-- {name} -->\n")
+        text = f"{before}<!-- {name} -->\n{table}\n<!-- /{name} -->{rest.partition(f'<!-- /{name} -->')[2]}"
+    page.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -93,15 +93,15 @@ class Served:
 class Replica:
     """What Ray Serve runs, one or more of it; `__call__` takes one input, and is made to collect batches of them."""
 
-    def __init__(self, reference: str, threads: int):
-        torch.set_num_threads(threads)
+    def __init__(self, reference: str, batches: int):
         self.reference, self.stamp = reference, stamp_of(reference)
         self.served = Served(reference)
-        self.pool = ThreadPoolExecutor(1)
+        # So many batches at once, each with one thread: threads that share a batch wait for each other at every layer.
+        self.pool = ThreadPoolExecutor(batches, initializer=torch.set_num_threads, initargs=(1,))
         self.watching: asyncio.Task[None] | None = None
 
     async def many(self, inputs: list[Any]) -> list[dict[str, Any]]:
-        """A batch, in a thread of its own, so that new requests can come in meanwhile."""
+        """A batch, in a thread of its own; new requests come in meanwhile."""
         if self.watching is None:
             self.watching = asyncio.create_task(self._watch())
         return await asyncio.get_running_loop().run_in_executor(self.pool, self.served.answer, inputs)

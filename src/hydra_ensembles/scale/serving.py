@@ -44,8 +44,8 @@ def serve(
         port: likewise; 0 for any.
         replicas: how many, at least.
         max_replicas: where given, Ray Serve adds replicas under load, up to so many.
-        threads: CPU threads of each.
-        gpus: of each.
+        threads: CPU threads of each, each with a batch of its own.
+        gpus: of each; it computes one batch at a time.
         batch_size: inputs that a replica computes at once, at most.
         wait_ms: how long a batch waits to be filled.
         limits: what is refused.
@@ -82,16 +82,20 @@ def deploy(
 ) -> Any:
     """Start the replicas; the handle to ask them."""
     serving = import_extra("ray.serve", "scale", "serving")
+    at_once = 1 if gpus else threads
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     serving.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
 
     class Batched(Replica):
-        many = serving.batch(max_batch_size=batch_size, batch_wait_timeout_s=wait_ms / 1000)(Replica.many)
+        many = serving.batch(
+            max_batch_size=batch_size, batch_wait_timeout_s=wait_ms / 1000, max_concurrent_batches=at_once
+        )(Replica.many)
 
         async def __call__(self, wanted: Any) -> Any:
             return await self.many(wanted)
 
-    ongoing = 2 * batch_size  # one batch is computed, one is collected
+    # Requests wait in the replica: a handle that finds all replicas full looks again only after a pause.
+    ongoing = max(waiting, (at_once + 1) * batch_size)
     if max_replicas is None:
         number: dict[str, Any] = {"num_replicas": replicas}
     else:
@@ -109,7 +113,7 @@ def deploy(
     directory = Path(reference).expanduser()
     place = str(directory.absolute()) if directory.is_dir() else reference
     try:
-        return serving.run(deployment.bind(place, threads), name=APPLICATION, route_prefix=None)
+        return serving.run(deployment.bind(place, at_once), name=APPLICATION, route_prefix=None)
     except RuntimeError as error:
         raise ScaleError(f"the replicas do not start: {in_one_line(error)}; Ray's logs say more") from error
 
@@ -186,6 +190,7 @@ def run_front(app: Any, host: str, port: int, started: Callable[[str], None] | N
         lifespan="off",
         log_config=None,
         access_log=False,
+        timeout_keep_alive=75,  # longer than load balancers keep idle connections
         timeout_graceful_shutdown=int(LEAVE_SECONDS),
         server_header=False,
     )
