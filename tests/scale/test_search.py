@@ -1,5 +1,6 @@
 """Search on Ray: the ranking of the local search, whatever happens to workers and driver."""
 
+import copy
 import os
 import signal
 import subprocess
@@ -43,7 +44,7 @@ def test_two_workers_give_the_local_ranking(two_cpus, how):
 
 
 def test_companions_travel_too(two_cpus):
-    model, companion = model_of("timm"), perturbed(model_of("timm"), seed=2)
+    model, companion = model_of("timm"), perturbed(copy.deepcopy(model_of("timm")), seed=2)
     options = {"objective": "acc", "remove": 2, "companions": [companion], "batch_size": 16}
     assert same(circuit_ranking(model, KNOWN, **options), scale.circuit_ranking(model, KNOWN, workers=2, **options))
 
