@@ -94,7 +94,9 @@ def search(times: list[float], shards: int, workers: int, dispatch_s: float, ste
     return round(alone / total, 1)
 
 
-def serving(batch_s: float, batch: int, replicas: int, rate: float, seconds: float = 20.0) -> dict[str, float]:
+def serving(
+    batch_s: float, alone_s: float, batch: int, replicas: int, rate: float, seconds: float = 20.0
+) -> dict[str, float]:
     """Requests come at random, each to the shorter queue of two replicas; a replica takes all that wait, up to 16."""
     chance = random.Random(0)
     queues: list[list[float]] = [[] for _ in range(replicas)]
@@ -109,8 +111,8 @@ def serving(batch_s: float, batch: int, replicas: int, rate: float, seconds: flo
             begin = max(free[one], queue[0])
             taken = [came for came in queue if came <= begin][:batch]
             del queue[: len(taken)]
-            # A batch costs in proportion to its size, but never less than a quarter of a full one.
-            free[one] = begin + batch_s * max(0.25, len(taken) / batch)
+            # A batch costs in proportion to its size, but never less than a request alone does.
+            free[one] = begin + max(alone_s, batch_s * len(taken) / batch)
             waits.extend(free[one] - came for came in taken)
 
     while now < seconds:
@@ -149,9 +151,13 @@ def main() -> None:
     }
     saturated = median(one["answered_a_second"] for one in found["serving"]["saturated"])
     batch = found["serving"]["provenance"]["batch"]
+    alone_s = found["serving"]["p50_ms"] / 1000
     needed = {share: -(-REQUESTS // int(saturated * share)) for share in (0.5, 0.7, 0.9)}
     serving_runs = {
-        f"{int(100 * share)} % load": {"replicas": number, **serving(batch / saturated, batch, number, REQUESTS)}
+        f"{int(100 * share)} % load": {
+            "replicas": number,
+            **serving(batch / saturated, alone_s, batch, number, REQUESTS),
+        }
         for share, number in needed.items()
     }
     results = {
