@@ -43,7 +43,9 @@ def dispatch_ms(ray: Any) -> dict[str, float]:
     def blocks(number: int) -> float:
         items = data.from_items([{"block": one} for one in range(number)], override_num_blocks=number)
         started = time.perf_counter()
-        for _ in items.map_batches(Nothing, batch_size=1, num_cpus=1, concurrency=1).iter_batches(batch_size=1):
+        for _ in items.map_batches(
+            Nothing, batch_size=1, num_cpus=1, compute=data.ActorPoolStrategy(size=1)
+        ).iter_batches(batch_size=1):
             pass
         return time.perf_counter() - started
 

@@ -123,6 +123,14 @@ def test_unreadable_rows_go_to_quarantine(reviews, two_cpus, tmp_path):
         assert words in one["reason"]
 
 
+def test_what_no_row_is_to_blame_for_ends_the_run(reviews, two_cpus, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(png(np.zeros((20, 20, 3), dtype=np.uint8)))
+    with pytest.raises(ScaleError, match=r"^the model takes texts, but .* holds images"):
+        score(str(reviews / "hydra"), str(tmp_path / "in"), str(tmp_path / "out"), workers=1)
+    assert not list((tmp_path / "out").glob("part-*"))
+
+
 def test_images_of_a_folder_and_of_an_address(two_cpus, tmp_path):
     """Folders here, and the same inside an archive, which fsspec reads as it reads a bucket."""
     chance = np.random.default_rng(0)

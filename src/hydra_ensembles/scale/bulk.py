@@ -15,23 +15,24 @@ import logging
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hydra_ensembles.data import DataError, Rows, batches_for, open_data
+from hydra_ensembles.data import Batches, DataError, Rows, batches_for, open_data
 from hydra_ensembles.data.loading import classes_of
 from hydra_ensembles.data.opening import open_images
+from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation import answers
 from hydra_ensembles.evaluation.answers import model_digest
 from hydra_ensembles.evaluation.loading import load_network
 from hydra_ensembles.fusion import Hydra
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.scale.cluster import ScaleError, cluster, workers_of
-from hydra_ensembles.scale.inputs import Block, Copies, Input, file_system, is_local, list_input
+from hydra_ensembles.scale.inputs import Block, Copies, Input, absolute, file_system, is_local, list_input
 from hydra_ensembles.store import whole
 from hydra_ensembles.uncertainty import Fitted, predict
 
@@ -89,7 +90,7 @@ def score(
         run, and those of all workers together.
     """
     started = time.monotonic()
-    found, model = list_input(address), load_network(reference).eval()
+    found, model, output = list_input(address), load_network(reference).eval(), absolute(output)
     columns = {"text": text, "image": image}
     about = {
         "format": 1,
@@ -111,7 +112,7 @@ def score(
     tell(number, found.rows)
     if left:
         with cluster(None if workers is None else workers * threads) as ray:
-            options: dict[str, Any] = {"num_cpus": threads, "concurrency": workers_of(ray, workers, threads, gpus)}
+            options: dict[str, Any] = {"num_cpus": threads, "workers": workers_of(ray, workers, threads, gpus)}
             options |= {"num_gpus": gpus} if gpus else {}
             held = ray.put(model)
             settings = {
@@ -129,19 +130,22 @@ def score(
     return _summary(output, blocks, round(time.monotonic() - started, 1))
 
 
-def _scored(ray: Any, left: list[Block], settings: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+def _scored(ray: Any, left: list[Block], settings: Mapping[str, Any], options: dict[str, Any]) -> Iterator[int]:
     """Ray Data takes the blocks to the workers and says how many rows of each are done."""
     data = import_extra("ray.data", "scale", "bulk scoring")
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+    pool = data.ActorPoolStrategy(size=options.pop("workers"))
     items = [{"block": block} for block in left]
     scored = data.from_items(items, override_num_blocks=len(items)).map_batches(
-        Scorer, batch_size=1, batch_format="numpy", fn_constructor_kwargs=dict(settings), **options
+        Scorer, batch_size=1, batch_format="numpy", fn_constructor_kwargs=dict(settings), compute=pool, **options
     )
     try:
         for batch in scored.iter_batches(batch_size=1, prefetch_batches=0):
+            if problem := str(batch["problem"][0]):
+                raise ScaleError(problem)
             yield int(batch["rows"][0])
     except ray.exceptions.RayTaskError as error:
         raise ScaleError(f"a worker failed: {error.cause}") from error
@@ -173,8 +177,16 @@ class Scorer:
         self.open: tuple[str, Rows] | None = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """One block, from its file to its file."""
+        """One block, from its file to its file; or what stands against it, which Ray Data would wrap in its own."""
         block: Block = batch["block"][0]
+        try:
+            self.write(block)
+        except HydraError as error:
+            return {"rows": [0], "problem": [str(error)]}
+        return {"rows": [len(block)], "problem": [""]}
+
+    def write(self, block: Block) -> None:
+        """Score one block and write its files."""
         started = time.monotonic()
         lines, broken = self.lines(block)
         if broken:
@@ -183,11 +195,11 @@ class Scorer:
         write_whole(
             f"{self.output}/{block.name}.parquet", as_parquet(lines or self._no_lines(), time.monotonic() - started)
         )
-        return {"rows": [len(block)]}
 
     def lines(self, block: Block) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
         """The columns of a block's output, and the rows that cannot be read."""
         rows = self._rows(block)
+        self._batches(rows)  # what is wrong with the whole table, or asked for wrongly, is no matter of rows
         try:
             return self._predicted(block, rows, range(len(block))), []
         except DataError:
@@ -202,9 +214,7 @@ class Scorer:
 
     def _predicted(self, block: Block, rows: Rows, places: Sequence[int]) -> dict[str, list[Any]]:
         fitted = self.model.fitted if isinstance(self.model, Hydra) else Fitted()
-        said = answers(
-            self.model, batches_for(self.model, rows, labels=False, **self.prepared), digest=False, progress=False
-        )
+        said = answers(self.model, self._batches(rows), digest=False, progress=False)
         found = predict(said.logits, fitted)
         classes = classes_of(self.model)
         labels = found.label.tolist()
@@ -229,13 +239,17 @@ class Scorer:
     def _broken(self, rows: Rows, place: int) -> str | None:
         """Why a row cannot be read; None where it can."""
         try:
-            for _ in batches_for(self.model, rows[place : place + 1], labels=False, **self.prepared):
+            for _ in self._batches(rows[place : place + 1]):
                 pass
             if self.id_column is not None:
                 rows.table.read(rows.chosen[place : place + 1], [self.id_column])
         except DataError as error:
             return str(error)
         return None
+
+    def _batches(self, rows: Rows) -> Batches:
+        """Rows as the model takes them; nothing is read yet."""
+        return batches_for(self.model, rows, labels=False, **self.prepared)
 
     def _rows(self, block: Block) -> Rows:
         if self.found.are_images:

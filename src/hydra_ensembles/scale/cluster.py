@@ -72,7 +72,7 @@ def workers_of(ray: Any, wanted: int | None, threads: int, gpus: float = 0) -> i
 
 
 def result_of(ray: Any, asked: Any) -> Any:
-    """What a worker answered; an error of ours is raised as if it had happened here."""
+    """What a worker, or each of several, answered; an error of ours is raised as if it had happened here."""
     try:
         return ray.get(asked)
     except ray.exceptions.RayTaskError as error:

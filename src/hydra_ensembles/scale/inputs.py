@@ -77,7 +77,7 @@ class Input:
 
 def list_input(address: str) -> Input:
     """The files behind a path, a pattern or a URL: tables (parquet, jsonl), or images in folders."""
-    address = expand(address)
+    address = absolute(expand(address))
     files, path = file_system(address)
     try:
         if files.isdir(path):
@@ -119,6 +119,12 @@ def file_system(address: str) -> tuple[Any, str]:
     return files, path.rstrip("/")
 
 
+def absolute(address: str) -> str:
+    """An address that means the same in every process: a path on this disk from its root on."""
+    files, path = file_system(address)
+    return str(path) if is_local(files) else address
+
+
 def is_local(files: Any) -> bool:
     protocol = files.protocol
     return "file" in ([protocol] if isinstance(protocol, str) else protocol)
@@ -128,7 +134,7 @@ class Copies:
     """Files as local paths: where they lie, or copied from their address; only those last asked for are kept."""
 
     def __init__(self, root: str, scratch: Path):
-        self.files, self.root = file_system(root or ".")
+        self.files, self.root = file_system(root)
         self.scratch = scratch
 
     def local(self, names: Sequence[str]) -> list[Path]:

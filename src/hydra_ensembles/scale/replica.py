@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 class Served:
     """A model with what its inputs need."""
 
-    def __init__(self, reference: str):
-        self.model: nn.Module = load_network(reference).eval()
+    def __init__(self, reference: str, device: str = "cpu"):
+        self.model: nn.Module = load_network(reference).eval().to(device)
         self.preprocess = preprocess_of(self.model)
         self.kind = self.preprocess.get("kind", "image" if "mean" in self.preprocess else "text")
         self.classes = classes_of(self.model)
         self.fitted = self.model.fitted if isinstance(self.model, Hydra) else Fitted()
         self.digest = model_digest(self.model)[:16]
-        self.device = next(self.model.parameters()).device
+        self.device = torch.device(device)
         if self.kind == "image":
             self.transform = ImageTransform(self.preprocess)
         else:
@@ -93,9 +93,9 @@ class Served:
 class Replica:
     """What Ray Serve runs, one or more of it; `__call__` takes one input, and is made to collect batches of them."""
 
-    def __init__(self, reference: str, batches: int):
-        self.reference, self.stamp = reference, stamp_of(reference)
-        self.served = Served(reference)
+    def __init__(self, reference: str, batches: int, device: str = "cpu"):
+        self.reference, self.device, self.stamp = reference, device, stamp_of(reference)
+        self.served = Served(reference, device)
         # So many batches at once, each with one thread: threads that share a batch wait for each other at every layer.
         self.pool = ThreadPoolExecutor(batches, initializer=torch.set_num_threads, initargs=(1,))
         self.watching: asyncio.Task[None] | None = None
@@ -106,10 +106,6 @@ class Replica:
             self.watching = asyncio.create_task(self._watch())
         return await asyncio.get_running_loop().run_in_executor(self.pool, self.served.answer, inputs)
 
-    async def about(self) -> dict[str, Any]:
-        """What is served."""
-        return {"kind": self.served.kind, "classes": self.served.classes, "model": self.served.digest}
-
     async def _watch(self) -> None:
         """Take the new model once the directory is replaced; a broken one is left alone."""
         while True:
@@ -119,7 +115,7 @@ class Replica:
                 continue
             self.stamp = stamp
             try:
-                new = await asyncio.to_thread(Served, self.reference)
+                new = await asyncio.to_thread(Served, self.reference, self.device)
                 if new.kind != self.served.kind:
                     raise DataError(f"it takes {new.kind}s, the one that is served takes {self.served.kind}s")
             except HydraError as error:

@@ -115,7 +115,7 @@ class Crew:
         self.model = [ray.put(model)]
         searcher = ray.remote(Searcher).options(**options)
         self.workers = [searcher.remote(threads, gpus > 0) for _ in range(number)]
-        ray.get([worker.start.remote(self.model) for worker in self.workers])
+        result_of(ray, [worker.start.remote(self.model) for worker in self.workers])
         self.shards = [ray.put((batch, None if beside is None else beside[m])) for m, batch in enumerate(data)]
         self.running: dict[Any, tuple[Any, int, int, float]] = {}
         """By what is awaited: the worker, the question, the shard, and since when."""

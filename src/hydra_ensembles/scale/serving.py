@@ -62,6 +62,7 @@ def serve(
             limits=limits,
             token=os.environ.get(TOKEN),
             name=Path(reference).name,
+            ready=are_replicas_running,
         )
         try:
             run_front(app, host, port, started)
@@ -113,7 +114,9 @@ def deploy(
     directory = Path(reference).expanduser()
     place = str(directory.absolute()) if directory.is_dir() else reference
     try:
-        return serving.run(deployment.bind(place, at_once), name=APPLICATION, route_prefix=None)
+        return serving.run(
+            deployment.bind(place, at_once, "cuda" if gpus else "cpu"), name=APPLICATION, route_prefix=None
+        )
     except RuntimeError as error:
         raise ScaleError(f"the replicas do not start: {in_one_line(error)}; Ray's logs say more") from error
 

@@ -93,9 +93,7 @@ def _device() -> Sequence[str]:
     return ["--multi_gpu"] if torch.cuda.is_available() else ["--cpu"]
 
 
-def each(
-    function: Callable[[Any], Any], items: Sequence[Any], *, threads: int = 1, gpus: float = 0, retries: int = -1
-) -> list[Any]:
+def each(function: Callable[[Any], Any], items: Sequence[Any], *, threads: int = 1, gpus: float = 0) -> list[Any]:
     """`function` of every item, each in a worker of its own, for seeds and baselines; results in the items' order.
 
     >>> each(str.upper, ["a", "b"])  # doctest: +SKIP
@@ -104,7 +102,7 @@ def each(
     with cluster() as ray:
         workers_of(ray, 1, threads, gpus)
         remote = ray.remote(lambda item: function(item))
-        asked = [remote.options(num_cpus=threads, num_gpus=gpus, max_retries=retries).remote(item) for item in items]
+        asked = [remote.options(num_cpus=threads, num_gpus=gpus, max_retries=-1).remote(item) for item in items]
         return [result_of(ray, one) for one in asked]
 
 
