@@ -11,6 +11,7 @@ import pytest
 PAGES = [
     "README.md",
     "docs/backbones.md",
+    "docs/adding-a-backbone.md",
     "docs/zero-shot.md",
     "docs/heads.md",
     "docs/fusion.md",

@@ -120,7 +120,24 @@ def _mpnet():
     return MPNetForSequenceClassification(MPNetConfig(**sizes, intermediate_size=48))
 
 
+def _eva_named(name, **kwargs):
+    return _timm_named(name, **IMAGE, **kwargs)
+
+
 REFUSED = {
+    "EVA with a norm over concatenated heads": (
+        lambda: _eva_named("eva02_base_patch16_clip_224"),
+        r"blocks\.0\.attn\.norm \(scale_attn_inner\): a norm over concatenated heads",
+    ),
+    "angles of a head's own": (
+        lambda: _eva_named("vit_small_patch16_rope_mixed_224"),
+        r"rope \(RotaryEmbeddingMixed\): heads or layers have angles of their own",
+    ),
+    "EVA with grouped queries": (
+        lambda: _eva_named("vit_small_patch16_dinov3", attn_type="rope", num_kv_heads=2, qkv_fused=False),
+        r"blocks\.0\.attn: grouped-query attention is not supported",
+    ),
+    "EVA with norms behind": (lambda: _eva_named("eva02_enormous_patch14_clip_224"), "has no place in the backbone"),
     "norm over concatenated heads": (
         lambda: _timm(scale_attn_norm=True),
         r"blocks\.0\.attn\.norm \(scale_attn_norm\): a norm over concatenated heads",

@@ -44,7 +44,7 @@ def test_a_hydra_with_stems_and_heads_of_its_own_is_counted_as_it_runs(name, mlp
 
 
 # A pool whose query is the same in all members projects it once a run; it is counted once an input, as in a member.
-@pytest.mark.parametrize("name", [c.name for c in CASES if c.name not in ("timm-map", "hf-siglip")])
+@pytest.mark.parametrize("name", [c.name for c in CASES if c.name not in ("timm-map", "timm-perception", "hf-siglip")])
 def test_a_trunk_that_was_found_is_counted_once_with_the_heads_it_kept(name):
     """Members as pruned that lose the same heads in the first block, and others behind it."""
     full = HeadSet.all(model_of(name))

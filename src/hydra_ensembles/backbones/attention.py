@@ -19,20 +19,42 @@ class PackedQKV(Part):
         super().__init__()
         self.weight, self.bias = weight, bias
 
+    @property
+    def has_key_bias(self) -> bool:
+        return self.bias is not None
+
+    def row_bias(self) -> Tensor | None:
+        """The bias of all rows `(3HK,)`."""
+        return self.bias
+
     def matrices(self) -> tuple[tuple[Tensor, Tensor | None], ...]:
-        """Weight `(HK, D)` and bias `(HK,)` of queries, keys and values."""
+        """Weight `(HK, D)` and bias `(HK,)`, where there is one, of queries, keys and values."""
         biases = (None, None, None) if self.bias is None else self.bias.chunk(3)
         return tuple(zip(self.weight.chunk(3), biases, strict=True))
 
     def forward(self, x_BTD: Tensor, queries_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        bias = self.row_bias()
         if queries_BSD is x_BTD:
-            q, k, v = F.linear(x_BTD, self.weight, self.bias).chunk(3, dim=-1)
+            q, k, v = F.linear(x_BTD, self.weight, bias).chunk(3, dim=-1)
             return q, k, v
         rows = len(self.weight) // 3
-        bias = self.bias
         q = F.linear(queries_BSD, self.weight[:rows], None if bias is None else bias[:rows])
         k, v = F.linear(x_BTD, self.weight[rows:], None if bias is None else bias[rows:]).chunk(2, dim=-1)
         return q, k, v
+
+
+class PackedQKVWithoutKeyBias(PackedQKV):
+    """Packed rows whose keys have no bias (EVA); those of queries and values `(HK,)` are tensors of their own."""
+
+    def __init__(self, weight: Tensor, q_bias: Tensor, v_bias: Tensor):
+        super().__init__(weight, None)
+        self.q_bias, self.v_bias = q_bias, v_bias
+
+    def row_bias(self) -> Tensor:
+        return torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
+
+    def matrices(self) -> tuple[tuple[Tensor, Tensor | None], ...]:
+        return tuple(zip(self.weight.chunk(3), (self.q_bias, None, self.v_bias), strict=True))
 
 
 class SplitQKV(Part):
@@ -42,8 +64,12 @@ class SplitQKV(Part):
         super().__init__()
         self.q, self.k, self.v = q, k, v
 
+    @property
+    def has_key_bias(self) -> bool:
+        return self.k.bias is not None
+
     def matrices(self) -> tuple[tuple[Tensor, Tensor | None], ...]:
-        """Weight `(HK, D)` and bias `(HK,)` of queries, keys and values."""
+        """Weight `(HK, D)` and bias `(HK,)`, where there is one, of queries, keys and values."""
         return tuple((layer.weight, layer.bias) for layer in (self.q, self.k, self.v))
 
     def forward(self, x_BTD: Tensor, queries_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -150,6 +150,7 @@ class Family(Protocol):
 
 _families: dict[str, str | Family] = {
     "timm": "hydra_ensembles.backbones.timm",
+    "timm_eva": "hydra_ensembles.backbones.timm_eva",
     "torchvision": "hydra_ensembles.backbones.torchvision",
     "transformers": "hydra_ensembles.backbones.transformers",
     "open_clip": "hydra_ensembles.backbones.open_clip",

@@ -4,7 +4,7 @@ A part holds the model's own parameters, not copies: it is a way to read the mod
 everything about it but the numbers in its tensors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,8 @@ class Part(nn.Module):
     facts: ClassVar[tuple[str, ...]] = ()
     whole_numbers: ClassVar[tuple[str, ...]] = ()
     """Tensors that are not trained and hold token ids, say."""
+    tables: ClassVar[tuple[str, ...]] = ()
+    """Tensors that are computed once and no parameters: buffers."""
     _kinds: ClassVar[dict[str, type["Part"]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -34,10 +36,16 @@ class Part(nn.Module):
         return {
             "part": type(self).__name__,
             **{fact: getattr(self, fact) for fact in self.facts},
-            "tensors": {name: list(p.shape) for name, p in self.named_parameters(recurse=False)},
+            "tensors": {name: list(tensor.shape) for name, tensor in named_tensors(self, recurse=False)},
             "parts": {name: spec_of(child) for name, child in self.named_children()},
             "absent": [name for name, value in vars(self).items() if value is None and name not in self.facts],
         }
+
+
+def named_tensors(module: nn.Module, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and tables."""
+    yield from module.named_parameters(recurse=recurse)
+    yield from module.named_buffers(recurse=recurse)
 
 
 def spec_of(module: nn.Module) -> Any:
@@ -78,7 +86,10 @@ def rebuild(spec: Any) -> Any:
     for name, shape in spec["tensors"].items():
         is_whole = name in part.whole_numbers
         empty = torch.empty(shape, device="meta", dtype=torch.int64 if is_whole else None)
-        part.register_parameter(name, nn.Parameter(empty, requires_grad=not is_whole))
+        if name in part.tables:
+            part.register_buffer(name, empty)
+        else:
+            part.register_parameter(name, nn.Parameter(empty, requires_grad=not is_whole))
     for name, child in spec["parts"].items():
         part.add_module(name, rebuild(child))
     return part

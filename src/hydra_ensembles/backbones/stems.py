@@ -1,7 +1,7 @@
 """Stems: from images or token ids to the first state. Shapes: B batch, T tokens, D width."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ class PatchStem(Part):
     (`positions_on="patches"`).
     """
 
-    facts = ("patch_size", "image_size", "positions_on")
+    facts: ClassVar[tuple[str, ...]] = ("patch_size", "image_size", "positions_on")
 
     def __init__(
         self,
@@ -97,6 +97,34 @@ class PatchStem(Part):
         if positions is not None and self.positions_on == "all":
             x = x + positions
         return State(through(self.norm, x))
+
+
+class Rotary(NamedTuple):
+    """By how much queries and keys of patches turn."""
+
+    table: Tensor
+    """Cosines and sines `(2, patches, K)`."""
+    settings: dict[str, Any]
+    """What the table was computed from, as JSON: a model that is built again must have the same."""
+
+
+class RotaryPatchStem(PatchStem):
+    """Patches whose queries and keys turn by their position; prefix tokens do not."""
+
+    facts = (*PatchStem.facts, "rotary_settings")
+    tables = ("rotary",)
+    rotary: Tensor
+
+    def __init__(self, conv: nn.Conv2d, image_size: tuple[int, int], rotary: Rotary, **others: Any):
+        super().__init__(conv, image_size, **others)
+        self.register_buffer("rotary", rotary.table.detach())
+        self.rotary_settings = rotary.settings
+
+    def forward(self, inputs: Tensor | Mapping[str, Any]) -> State:
+        state = super().forward(inputs)
+        cos, sin = self.rotary.to(state.tokens.device)
+        cos, sin = F.pad(cos, (0, 0, self.num_prefix, 0), value=1.0), F.pad(sin, (0, 0, self.num_prefix, 0))
+        return state._replace(rotary=(cos, sin))
 
 
 class TokenStem(Part):

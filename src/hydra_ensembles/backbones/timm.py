@@ -25,7 +25,7 @@ from hydra_ensembles.backbones.parts import (
 )
 from hydra_ensembles.backbones.preprocessing import image_preprocess
 from hydra_ensembles.backbones.readouts import LatentPool, Readout, projection_of
-from hydra_ensembles.backbones.stems import PatchStem
+from hydra_ensembles.backbones.stems import PatchStem, Rotary, RotaryPatchStem
 from hydra_ensembles.backbones.surgery import channels_of, keep_columns, keep_rows, packed_rows
 from hydra_ensembles.optional import import_extra
 
@@ -61,23 +61,25 @@ def tower(model: Any, prefix: str = "") -> Tower:
                 "are supported; add this one with register_backbone"
             )
     blocks = [_block(block, f"{prefix}blocks.{i}") for i, block in enumerate(model.blocks)]
-    return Tower(_stem(model), blocks, _readout(model))
+    return Tower(stem(model), blocks, readout(model))
 
 
-def _stem(model: Any) -> PatchStem:
+def stem(model: Any, rotary: Rotary | None = None) -> PatchStem:
+    """Patches, prefix tokens and positions."""
     embed = model.patch_embed
     if not isinstance(getattr(embed, "proj", None), nn.Conv2d):
         raise UnsupportedBackbone(f"patch_embed: {type(embed).__name__} is not a patch convolution")
-    return PatchStem(
-        embed.proj,
-        embed.img_size,
-        positions=model.pos_embed,
-        positions_on="patches" if model.no_embed_class else "all",
-        cls_token=model.cls_token,
-        registers=model.reg_token,
-        norm_patches=norm_of(embed.norm, "patch_embed.norm"),
-        norm=norm_of(model.norm_pre, "norm_pre"),
-    )
+    settings = {
+        "positions": model.pos_embed,
+        "positions_on": "patches" if model.no_embed_class else "all",
+        "cls_token": model.cls_token,
+        "registers": model.reg_token,
+        "norm_patches": norm_of(embed.norm, "patch_embed.norm"),
+        "norm": norm_of(model.norm_pre, "norm_pre"),
+    }
+    if rotary is None:
+        return PatchStem(embed.proj, embed.img_size, **settings)
+    return RotaryPatchStem(embed.proj, embed.img_size, rotary, **settings)
 
 
 def _block(block: Any, path: str) -> Block:
@@ -109,18 +111,18 @@ def _block(block: Any, path: str) -> Block:
             k_norm=norm_of(attn.k_norm, f"{path}.attn.k_norm"),
             gate=getattr(attn, "gate", None),
         ),
-        _feed_forward(block.mlp, f"{path}.mlp"),
+        feed_forward(block.mlp, f"{path}.mlp"),
         norm_attention=norm_of(block.norm1, f"{path}.norm1"),
         norm_mlp=norm_of(block.norm2, f"{path}.norm2"),
         scale_attention=scale_of(getattr(block, "ls1", None)),
         scale_mlp=scale_of(getattr(block, "ls2", None)),
         own=own_block(block),
-        shrink=partial(_shrink, attn),
+        shrink=partial(shrink, attn),
         path=f"{path} ({kind})",
     )
 
 
-def _feed_forward(mlp: Any, path: str) -> FeedForward:
+def feed_forward(mlp: Any, path: str) -> FeedForward:
     names = ("fc1_x", "fc1_g", "fc2") if hasattr(mlp, "fc1_x") else ("fc1", None, "fc2")
     fc_in, fc_gate, fc_out = (
         None if name is None else linear_of(getattr(mlp, name, mlp), f"{path}.{name}") for name in names
@@ -137,7 +139,7 @@ def _feed_forward(mlp: Any, path: str) -> FeedForward:
     return FeedForward(fc_in, fc_out, activation_name(mlp.act, f"{path}.act"), gate, fc_gate, norm)
 
 
-def _readout(model: Any) -> Readout:
+def readout(model: Any) -> Readout:
     if model.global_pool not in _POOLS:
         raise UnsupportedBackbone(
             f"global_pool='{model.global_pool}' is not supported; supported: {', '.join(map(repr, _POOLS))}"
@@ -148,7 +150,8 @@ def _readout(model: Any) -> Readout:
         None if isinstance(model.head, nn.Identity) else projection_of(linear_of(model.head, "head")),
         norm=norm_of(model.norm, "norm"),
         norm_pooled=norm_of(model.fc_norm, "fc_norm"),
-        skip=0 if pool == "first" or model.pool_include_prefix else model.num_prefix_tokens,
+        # Eva, which has no such setting, looks at all tokens with `map`.
+        skip=0 if pool == "first" or getattr(model, "pool_include_prefix", pool == "map") else model.num_prefix_tokens,
         latent=_latent_pool(model.attn_pool) if pool == "map" else None,
     )
 
@@ -165,18 +168,22 @@ def _latent_pool(pool: Any) -> LatentPool:
         q_norm=norm_of(pool.q_norm, "attn_pool.q_norm"),
         k_norm=norm_of(pool.k_norm, "attn_pool.k_norm"),
         norm=norm_of(pool.norm, "attn_pool.norm"),
-        mlp=None if pool.mlp is None else _feed_forward(pool.mlp, "attn_pool.mlp"),
+        mlp=None if pool.mlp is None else feed_forward(pool.mlp, "attn_pool.mlp"),
     )
 
 
-def _shrink(attn: Any, keep: Sequence[int]) -> None:
+def shrink(attn: Any, keep: Sequence[int]) -> None:
+    """Head surgery on an attention with packed or three layers, in place."""
     channels = channels_of(keep, attn.head_dim)
-    keep_rows(attn.qkv, packed_rows(channels, attn.qkv.out_features // 3))
+    if attn.qkv is not None:
+        keep_rows(attn.qkv, packed_rows(channels, attn.qkv.out_features // 3))
+    for name in ("q_proj", "k_proj", "v_proj", "gate"):
+        if getattr(attn, name, None) is not None:
+            keep_rows(getattr(attn, name), channels)
     keep_columns(attn.proj, channels)
-    if getattr(attn, "gate", None) is not None:
-        keep_rows(attn.gate, channels)
-    # head_dim and scale stay; timm reshapes to attn_dim (1.0.30) and to num_heads.
-    attn.num_heads, attn.attn_dim = len(keep), len(channels)
+    # head_dim and scale stay; timm reshapes to attn_dim (1.0.30) and to the numbers of heads.
+    attn.num_heads = attn.num_kv_heads = len(keep)
+    attn.attn_dim = attn.kv_dim = len(channels)
 
 
 def origin(model: Any) -> Origin:
@@ -187,7 +194,7 @@ def origin(model: Any) -> Origin:
     kwargs = {name: value for name, value in settings.items() if value != usual[name]}
     if "global_pool" in kwargs:  # timm derives fc_norm from the pooling unless it is told
         kwargs["fc_norm"] = settings["fc_norm"]
-    return Origin("timm", architecture, kwargs, _preprocess(model, config))
+    return Origin("timm", architecture, kwargs, preprocess(model, config))
 
 
 def build(origin: Origin) -> nn.Module:
@@ -217,21 +224,8 @@ def _settings(model: Any) -> dict[str, Any]:
     mlp, attn = block.mlp, block.attn
     fc_in = mlp.fc1_x if hasattr(mlp, "fc1_x") else mlp.fc1
     layer_scale = getattr(getattr(block, "ls1", None), "init_values", None)
-    drops = {
-        "drop_rate": model.head_drop.p,
-        "proj_drop_rate": attn.proj_drop.p,
-        "attn_drop_rate": attn.attn_drop.p,
-        "drop_path_rate": getattr(model.blocks[-1].drop_path1, "drop_prob", 0.0),
-    }
     return {
-        "img_size": list(embed.img_size),
-        "patch_size": list(embed.patch_size),
-        "in_chans": embed.proj.in_channels,
-        "num_classes": 0 if isinstance(model.head, nn.Identity) else model.head.out_features,
-        "global_pool": model.global_pool,
-        "embed_dim": model.embed_dim,
-        "depth": len(model.blocks),
-        "num_heads": attn.num_heads,
+        **shape_settings(model),
         # timm takes int(width * ratio); half a unit keeps it from rounding down.
         "mlp_ratio": (fc_in.out_features + 0.5) / model.embed_dim,
         "qkv_bias": attn.qkv.bias is not None,
@@ -252,11 +246,29 @@ def _settings(model: Any) -> dict[str, Any]:
         "embed_norm_layer": None if isinstance(embed.norm, nn.Identity) else "layernorm",
         "act_layer": activation_name(mlp.act, "blocks.0.mlp.act"),
         "mlp_layer": "SwiGLUPacked" if getattr(mlp, "gate_last", True) is False else type(mlp).__name__,
-        **drops,
     }
 
 
-def _preprocess(model: Any, config: dict[str, Any]) -> dict[str, Any] | None:
+def shape_settings(model: Any) -> dict[str, Any]:
+    """Sizes and dropout: what a name of timm's does not settle."""
+    embed, attn = model.patch_embed, model.blocks[0].attn
+    return {
+        "img_size": list(embed.img_size),
+        "patch_size": list(embed.patch_size),
+        "in_chans": embed.proj.in_channels,
+        "num_classes": 0 if isinstance(model.head, nn.Identity) else model.head.out_features,
+        "global_pool": model.global_pool,
+        "embed_dim": model.embed_dim,
+        "depth": len(model.blocks),
+        "num_heads": attn.num_heads,
+        "drop_rate": model.head_drop.p,
+        "proj_drop_rate": attn.proj_drop.p,
+        "attn_drop_rate": attn.attn_drop.p,
+        "drop_path_rate": getattr(model.blocks[-1].drop_path1, "drop_prob", 0.0),
+    }
+
+
+def preprocess(model: Any, config: dict[str, Any]) -> dict[str, Any] | None:
     if not config.get("mean"):
         return None
     return image_preprocess(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs, Tower
-from hydra_ensembles.backbones.attention import Attention, PackedQKV
+from hydra_ensembles.backbones.attention import Attention, PackedQKV, PackedQKVWithoutKeyBias
 from hydra_ensembles.backbones.block import Block
 from hydra_ensembles.backbones.parts import FeedForward, Norm, Scale, rebuild
 from hydra_ensembles.backbones.readouts import Projection, Readout
@@ -126,6 +126,8 @@ def _narrow_attention(attention: Attention, channels: Tensor, heads: Tensor) -> 
     qkv = attention.qkv
     if isinstance(qkv, PackedQKV):
         _choose(qkv, packed_rows(rows, len(qkv.weight) // 3), 0, "weight", "bias")
+        if isinstance(qkv, PackedQKVWithoutKeyBias):
+            _choose(qkv, rows, 0, "q_bias", "v_bias")
         _choose(qkv, channels, 1, "weight")
     else:
         for layer in (qkv.q, qkv.k, qkv.v):

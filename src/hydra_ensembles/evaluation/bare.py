@@ -38,7 +38,7 @@ class Bare:
         (tower, *others) = hydra.towers.values()
         stem: Any = tower.stem
         readout: Any = tower.readout
-        takes_images = isinstance(stem, PatchStem) and isinstance(images, Tensor)
+        takes_images = type(stem) is PatchStem and isinstance(images, Tensor)
         if others or not takes_images or readout.pool != "first" or readout.hidden is not None:
             raise BareError("the bare reference is written for images, one shared stem and a readout of one token")
         assert isinstance(images, Tensor)

@@ -20,18 +20,21 @@ class FusedAttention(Part):
     """The attentions of all members. Rows of all members stand behind each other, member by member:
 
     `qkv` `(3GK, D)` (queries, keys, values of member 0, then of member 1, ...), `out` `(GK, D)`: W_O transposed.
+    Where keys have no bias (EVA), `qkv_bias` is `(2GK,)`.
     """
 
-    facts = ("heads_of", "head_dim", "scale", "interleaved")
+    facts = ("heads_of", "head_dim", "scale", "interleaved", "key_bias")
+    key_bias = True
 
     def __init__(self, attentions: list[Attention], q_norm: Part | None, k_norm: Part | None):
         super().__init__()
         first = attentions[0]
         self.heads_of = [attention.num_heads for attention in attentions]
         self.head_dim, self.scale, self.interleaved = first.head_dim, first.scale, first.interleaved
-        weights, biases = zip(*(_packed(attention) for attention in attentions), strict=True)
-        self.qkv = _rows(list(weights))
-        self.qkv_bias = None if biases[0] is None else _rows(list(biases))
+        matrices = [pair for attention in attentions for pair in attention.qkv.matrices()]
+        biases = [bias for _, bias in matrices if bias is not None]
+        self.qkv, self.qkv_bias = _rows([weight for weight, _ in matrices]), _rows(biases) if biases else None
+        self.key_bias = first.qkv.has_key_bias
         self.out = _rows([attention.out.weight.T for attention in attentions])
         self.out_bias = None if first.out.bias is None else stacked([a.out.bias for a in attentions])
         self.q_norm, self.k_norm = q_norm, k_norm
@@ -73,7 +76,8 @@ class FusedAttention(Part):
     def _equal(self, x_NTD: Tensor, state: State, read: Read) -> Tensor:
         M, H, K = len(self.heads_of), self.heads_of[0], self.head_dim
         weight_MDE = self.qkv.reshape(M, 3 * H * K, -1).transpose(1, 2)
-        bias_ME = None if self.qkv_bias is None else self.qkv_bias.reshape(M, 3 * H * K)
+        bias = self._qkv_bias()
+        bias_ME = None if bias is None else bias.reshape(M, 3 * H * K)
         queries_NSD = take(x_NTD, read)
         if queries_NSD is x_NTD:
             q, k, v = grouped_heads(x_NTD, weight_MDE, bias_ME, (H, K), parts=3)
@@ -99,7 +103,7 @@ class FusedAttention(Part):
         B = members[0].shape[0]
         read = read[:B] if isinstance(read, Tensor) else read
         mask = state.mask if state.mask is None or state.mask.shape[0] == 1 else state.mask[:B]
-        weights, biases = self._split(self.qkv, 3), self._split_bias(self.qkv_bias, 3)
+        weights, biases = self._split(self.qkv, 3), self._split_bias(self._qkv_bias(), 3)
         queries, keys, values = [], [], []
         for m, (x, weight, bias) in enumerate(zip(members, weights, biases, strict=True)):
             rows = self.heads_of[m] * K
@@ -123,6 +127,13 @@ class FusedAttention(Part):
             z_BSGK = z_BSGK * torch.sigmoid(torch.cat(gates, dim=-1)).unflatten(-1, (-1, K))
         return z_BSGK
 
+    def _qkv_bias(self) -> Tensor | None:
+        """Of all rows of `qkv`; zeros for keys that have none."""
+        if self.qkv_bias is None or self.key_bias:
+            return self.qkv_bias
+        pairs = (bias.chunk(2) for bias in self._split(self.qkv_bias, 2))
+        return torch.cat([part for q, v in pairs for part in (q, torch.zeros_like(q), v)])
+
     def _split(self, rows: Tensor, times: int = 1) -> list[Tensor]:
         """Each member's rows of a concatenated tensor."""
         return list(rows.split([times * heads * self.head_dim for heads in self.heads_of]))
@@ -138,11 +149,6 @@ def grouped_heads(
     N, T, D = x_NTD.shape
     rows = grouped_linear(x_NTD.reshape(len(weight_MDE), -1, D), weight_MDE, bias_ME)
     return rows.reshape(N, T, parts, *heads).permute(2, 0, 3, 1, 4).unbind(0)
-
-
-def _packed(attention: Attention) -> tuple[Tensor, Tensor | None]:
-    weights, biases = zip(*attention.qkv.matrices(), strict=True)
-    return torch.cat(weights), None if biases[0] is None else torch.cat(biases)
 
 
 def _rows(parts: list[Tensor]) -> nn.Parameter:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Tower
 from hydra_ensembles.backbones.attention import Attention
-from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, rebuild, spec_of
+from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, named_tensors, rebuild, spec_of
 from hydra_ensembles.backbones.readouts import LatentPool, Projection
 from hydra_ensembles.backbones.stems import PatchStem, TokenStem
 from hydra_ensembles.backbones.zero_shot import ZeroShotBackbone, class_embeddings
@@ -139,17 +139,17 @@ def _backbone(member: nn.Module) -> Backbone:
 def _identical(parts: Sequence[nn.Module]) -> bool:
     """The same kind, settings and numbers, to the bit."""
     first, *others = parts
-    spec, tensors = spec_of(first), dict(first.named_parameters())
+    spec, tensors = spec_of(first), dict(named_tensors(first))
 
-    def same(name: str, parameter: Tensor) -> bool:
-        return parameter.dtype == tensors[name].dtype and torch.equal(parameter, tensors[name])
+    def same(name: str, tensor: Tensor) -> bool:
+        return tensor.dtype == tensors[name].dtype and torch.equal(tensor, tensors[name])
 
-    return all(spec_of(o) == spec and all(same(name, p) for name, p in o.named_parameters()) for o in others)
+    return all(spec_of(o) == spec and all(same(name, t) for name, t in named_tensors(o)) for o in others)
 
 
 def _copy(part: nn.Module) -> Any:
     copy = rebuild(spec_of(part))
-    copy.load_state_dict({name: p.detach().clone() for name, p in part.named_parameters()}, assign=True)
+    copy.load_state_dict({name: tensor.detach().clone() for name, tensor in named_tensors(part)}, assign=True)
     return copy
 
 

@@ -201,6 +201,8 @@ def head_weights(backbone: Backbone, heads: Iterable[Head]) -> list[Place]:
             if isinstance(attention.qkv, PackedQKV):
                 rows, holder = channels + third * size, attention.qkv
                 places += [Place(part, w, _mask(w, rows)) for w in (holder.weight, holder.bias) if w is not None]
+                own = getattr(holder, f"{part[0]}_bias", None)
+                places += [] if own is None else [Place(part, own, _mask(own, channels))]
             else:
                 linear = getattr(attention.qkv, part[0])
                 places += [Place(part, w, _mask(w, channels)) for w in (linear.weight, linear.bias) if w is not None]
