@@ -4,6 +4,7 @@ from hydra_ensembles.data.batches import Batch, Batches, Data, DataError, Tensor
 from hydra_ensembles.data.images import ImageBatches, ImageTransform
 from hydra_ensembles.data.loading import batches_for, load_data, preprocess_of
 from hydra_ensembles.data.opening import open_data
+from hydra_ensembles.data.preparing import prepare
 from hydra_ensembles.data.rows import Row, Rows
 from hydra_ensembles.data.texts import TextBatches, Tokenizer
 
@@ -23,5 +24,6 @@ __all__ = [
     "batches_for",
     "load_data",
     "open_data",
+    "prepare",
     "preprocess_of",
 ]

@@ -60,6 +60,10 @@ class MemberLinear(Part):
         self.weight = nn.Parameter(weight_MDE)
         self.bias = None if bias_ME is None else nn.Parameter(bias_ME)
 
+    @property
+    def out_features(self) -> int:
+        return self.weight.shape[-1]
+
     def forward(self, x_ND: Tensor) -> Tensor:
         M, D, E = self.weight.shape
         return grouped_linear(x_ND.reshape(M, -1, D), self.weight, self.bias).reshape(*x_ND.shape[:-1], E)
