@@ -18,6 +18,7 @@ from hydra_ensembles.backbones.state import repeated
 from hydra_ensembles.fusion.grouped import MemberStems
 from hydra_ensembles.heads import HeadSet
 from hydra_ensembles.store import StoreError, check_tensors, read_store, write_store
+from hydra_ensembles.store.hub import fetched, push
 from hydra_ensembles.uncertainty import Fitted, FittingError, Prediction, predict, tempered_log_probs
 
 
@@ -174,3 +175,34 @@ class Hydra(Part):
         check_tensors(directory, tensors, hydra.state_dict())
         hydra.load_state_dict(tensors, assign=True)
         return hydra.eval()
+
+    @classmethod
+    def from_pretrained(cls, reference: str | Path, revision: str | None = None, token: str | None = None) -> "Hydra":
+        """A hydra from a directory, or from "owner/name" on the Hugging Face hub.
+
+        Args:
+            reference: a directory that `save` wrote, or the name of a repository that `push_to_hub` wrote.
+            revision: a branch, tag or commit of it.
+            token: for private ones; without it, that of `hf auth login`.
+        """
+        return cls.load(fetched(reference, revision, token))
+
+    def push_to_hub(
+        self,
+        repo: str,
+        card: str | None = None,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Share it as "owner/name" on the Hugging Face hub; returns the address of the commit.
+
+        Args:
+            repo: made if it is not there.
+            card: the model card, as Markdown; `hydra_ensembles.report.model_card(run)` makes one.
+            private: for a repository that is new.
+            revision: a branch, made if it is not there; without it, the main one.
+            token: with the right to write; without it, that of `hf auth login`.
+        """
+        return push(self.save, repo, card, private=private, revision=revision, token=token)

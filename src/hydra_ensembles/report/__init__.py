@@ -1,5 +1,6 @@
 """The report: one page, figures and tables of any number of runs."""
 
+from hydra_ensembles.report.card import model_card
 from hydra_ensembles.report.cells import Cell, Column, Figure, Row
 from hydra_ensembles.report.layouts import LAYOUTS, paper_table
 from hydra_ensembles.report.runs import ReportError
@@ -28,6 +29,7 @@ __all__ = [
     "centroid_summary",
     "diversity_summary",
     "joined",
+    "model_card",
     "paper_table",
     "summarise",
     "write_report",
