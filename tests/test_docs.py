@@ -1,15 +1,22 @@
 """What README and docs show is run as written, and their numbers are those of the results files."""
 
 import importlib
+import os
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent
 PAGES = [
     "README.md",
+    "docs/index.md",
+    "docs/own-model.md",
+    "docs/deciding.md",
+    "docs/sharing.md",
     "docs/backbones.md",
     "docs/adding-a-backbone.md",
     "docs/zero-shot.md",
@@ -39,6 +46,43 @@ def test_python_runs_as_written(page, repository, tmp_path):
         subprocess.run([sys.executable, "-c", snippet], check=True, cwd=tmp_path, capture_output=True, timeout=120)
 
 
+def test_the_reference_has_every_public_name_and_its_examples_run(repository, tmp_path):
+    import hydra_ensembles
+
+    page = (repository / "docs/reference.md").read_text()
+    snippets = blocks(page, "python")
+    code = "".join(snippets)
+    for name in hydra_ensembles.__all__:
+        assert f"\n::: hydra_ensembles.{name}\n" in page, name
+        assert re.search(rf"\b{name}\b", code), name
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, timeout=120)
+
+
+def test_get_started_runs_as_written(repository, tmp_path):
+    """Files are written under the names that the page gives them, commands run in its order; pip is left out."""
+    page = (repository / "docs/get-started.md").read_text()
+    for title, content in re.findall(r'```\w+ title="([\w.]+)"\n(.*?)```', page, flags=re.DOTALL):
+        (tmp_path / title).write_text(content)
+    bin_directory = os.path.dirname(sys.executable)
+    environment = {**os.environ, "PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}"}
+    commands = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    commands = [line for line in commands if not line.startswith("pip install ")]
+    assert len(commands) >= 7
+    for command in commands:
+        done = subprocess.run(
+            shlex.split(command),
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert (tmp_path / "runs/digits/report/report.html").is_file()
+    assert done.stdout
+
+
 def test_commands_run_as_written(repository, capsys):
     from hydra_ensembles.cli.main import main
 
@@ -56,6 +100,7 @@ def test_commands_run_as_written(repository, capsys):
 
 def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
+    import front_page
     import int8
     import latency
     import memory
@@ -67,6 +112,8 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import trunk
     from scaling import summary
 
+    readme = (repository / "README.md").read_text()
+    assert f"{front_page.START}{front_page.as_markdown()}{front_page.END}" in readme
     page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
     assert f"<!-- table7 -->\n{table7.as_markdown(results)}\n<!-- /table7 -->" in page
     assert f"<!-- deit -->\n{deit_accuracy.as_markdown()}\n<!-- /deit -->" in page
@@ -112,7 +159,7 @@ def test_the_recipe_in_the_docs_can_be_read(repository):
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, "docs/costs.md", "docs/recipes.md", "docs/evidence.md", "docs/speed.md", "CONTRIBUTING.md"]
+    "page", [*(f"docs/{path.name}" for path in sorted(ROOT.glob("docs/*.md"))), "README.md", "CONTRIBUTING.md"]
 )
 def test_links_and_named_files_exist(page, repository):
     text = (repository / page).read_text()

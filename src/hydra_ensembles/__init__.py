@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hydra_ensembles.backbones import Backbone, ZeroShotClassifier, load_model, register_backbone
+    from hydra_ensembles.backbones import Backbone, ZeroShotClassifier, load_model, register_backbone, save_model
     from hydra_ensembles.evaluation import (
         ConformalSets,
         OODDetector,
@@ -26,6 +26,7 @@ _ROOMS = {
     "ZeroShotClassifier": "backbones",
     "load_model": "backbones",
     "register_backbone": "backbones",
+    "save_model": "backbones",
     "ConformalSets": "evaluation",
     "OODDetector": "evaluation",
     "Protocol": "evaluation",
@@ -69,6 +70,7 @@ __all__ = [
     "load_model",
     "prune",
     "register_backbone",
+    "save_model",
     "select_members",
     "taylor_ranking",
 ]

@@ -5,6 +5,7 @@ from hydra_ensembles.backbones.block import Block
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.references import UnknownReference, load_model, origin_of
+from hydra_ensembles.backbones.saving import save_model
 from hydra_ensembles.backbones.state import State
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
 
@@ -23,4 +24,5 @@ __all__ = [
     "load_model",
     "origin_of",
     "register_backbone",
+    "save_model",
 ]
