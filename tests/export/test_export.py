@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from export.hydras import hydra_of
-from families import BY_NAME, CASES, model_of
+from families import BY_NAME, CASES, model_of, perturbed
 from hydra_ensembles import HeadSet, ZeroShotClassifier, fuse, prune
 from hydra_ensembles.cli.main import main
 from hydra_ensembles.export import ExportError, Graph, export
@@ -27,6 +27,33 @@ def test_onnx_runtime_answers_as_the_hydra(case, tmp_path):
     expected = hydra.predict(named)
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, getattr(expected, name), atol=1e-4, rtol=0, check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "form"),
+    [
+        ("timm", False, "onnx"),
+        ("timm", True, "onnx"),
+        ("timm-gated", True, "onnx"),
+        ("bert", True, "onnx"),
+        ("timm-eva02-tiny", True, "torch-export"),
+    ],
+)
+def test_layers_without_heads_are_exported(name, trained, form, tmp_path):
+    """A layer in which one member has no head, and one in which none has any."""
+    full = HeadSet.all(model_of(name))
+    (tower,), (totals,) = full.towers, full.num_heads
+    members = [
+        prune(model_of(name), HeadSet.of({tower: [first, [], [0, 1]]}, {tower: totals}))
+        for first in ([], [0, 2], [1, 2, 3])
+    ]
+    for seed, member in enumerate(members if trained else ()):
+        perturbed(member.model, seed)
+    hydra = fuse(members)
+    inputs = other_inputs(Graph(hydra), 3, 0, 5)
+    expected = hydra.predict(inputs)
+    for field, tensor in runner(export(hydra, tmp_path, form))(inputs).items():
+        torch.testing.assert_close(tensor, getattr(expected, field), atol=1e-4, rtol=0, check_dtype=False)
 
 
 def test_a_zero_shot_hydra_takes_images_alone(tmp_path):

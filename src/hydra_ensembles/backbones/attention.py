@@ -103,6 +103,8 @@ class Attention(Part):
     def heads(self, x_BTD: Tensor, state: State, read: Read = None) -> Tensor:
         """Each head's output before W_O: `(B, S, H, K)`."""
         queries_BSD = take(x_BTD, read)
+        if not self.num_heads:
+            return no_heads(queries_BSD, self.head_dim)
         q, k, v = (self._split(rows) for rows in self.qkv(x_BTD, queries_BSD))
         q, k = through(self.q_norm, q), through(self.k_norm, k)
         z = attend(q, k, v, state, read, self.scale, self.interleaved)
@@ -115,10 +117,18 @@ class Attention(Part):
 
     def project(self, z_BSHK: Tensor) -> Tensor:
         """W_O: `(B, S, D)`; with no heads left, the output bias alone."""
+        if not self.num_heads:
+            nothing_BSD = z_BSHK.new_zeros(*z_BSHK.shape[:2], self.out.out_features)
+            return nothing_BSD if self.out.bias is None else nothing_BSD + self.out.bias
         return self.out(z_BSHK.flatten(2))  # type: ignore[no-any-return]
 
     def _split(self, rows_BTN: Tensor) -> Tensor:
         return rows_BTN.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def no_heads(queries_BSD: Tensor, head_dim: int) -> Tensor:
+    """The output of no heads at all: `(B, S, 0, K)`."""
+    return queries_BSD.new_zeros(*queries_BSD.shape[:2], 0, head_dim)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, state: State, read: Read, scale: float, interleaved: bool) -> Tensor:

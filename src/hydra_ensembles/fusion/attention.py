@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones.attention import Attention, attend
+from hydra_ensembles.backbones.attention import Attention, attend, no_heads
 from hydra_ensembles.backbones.parts import Norm, Part, through
 from hydra_ensembles.backbones.state import Read, State, take
 from hydra_ensembles.fusion.grouped import MemberNorm, grouped_linear, stacked
@@ -69,7 +69,8 @@ class FusedAttention(Part):
             return grouped_linear(z.reshape(M, -1, H * K), out_MED, self.out_bias).reshape(N, S, -1)
         parts = []
         for m, (z_m, out_m) in enumerate(zip(z.split(self.heads_of, dim=2), self._split(self.out), strict=True)):
-            projected = z_m.flatten(2) @ out_m
+            # A product over no heads, said without one: ONNX has no reshape to an empty tensor of unknown batch.
+            projected = z_m.flatten(2) @ out_m if self.heads_of[m] else z.new_zeros(*z.shape[:2], self.out.shape[1])
             parts.append(projected if self.out_bias is None else projected + self.out_bias[m])
         return torch.cat(parts)
 
@@ -105,7 +106,11 @@ class FusedAttention(Part):
         mask = state.mask if state.mask is None or state.mask.shape[0] == 1 else state.mask[:B]
         weights, biases = self._split(self.qkv, 3), self._split_bias(self._qkv_bias(), 3)
         queries, keys, values = [], [], []
+        if not self.num_heads:
+            return no_heads(take(members[0], read), K)
         for m, (x, weight, bias) in enumerate(zip(members, weights, biases, strict=True)):
+            if not self.heads_of[m]:
+                continue
             rows = self.heads_of[m] * K
             q = F.linear(take(x, read), weight[:rows], None if bias is None else bias[:rows])
             k, v = F.linear(x, weight[rows:], None if bias is None else bias[rows:]).chunk(2, dim=-1)
@@ -123,6 +128,7 @@ class FusedAttention(Part):
             gates = [
                 F.linear(take(x, read), weight, bias)
                 for x, weight, bias in zip(members, self._split(self.gate), gate_biases, strict=True)
+                if len(weight)
             ]
             z_BSGK = z_BSGK * torch.sigmoid(torch.cat(gates, dim=-1)).unflatten(-1, (-1, K))
         return z_BSGK
