@@ -1,5 +1,6 @@
 """What can be wrong is looked for before hours of work: shapes, labels, shifts, budgets, rows that are shared."""
 
+from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,7 @@ def check_fits(recipe: RunRecipe, splits: Splits) -> None:
     for library in ("torchmetrics", "torch_uncertainty"):
         if find_spec(library) is None:
             raise MissingExtra("evaluating needs the 'eval' extra: pip install 'hydra-ensembles[eval]'")
-    reference = recipe.backbone.model
-    settings: dict[str, Any] = {**settings_for_classes(reference, recipe.backbone.classes)}
-    model = load_model(reference, weights=False, **settings)
+    model = _shape(recipe)
     name_classes(model, splits.classes)
     check_heads(recipe, model)
     batches = {name: _prepared(splits, name, model) for name in splits.references}
@@ -51,19 +50,38 @@ def check_fits(recipe: RunRecipe, splits: Splits) -> None:
     )
 
 
+def counted(recipe: RunRecipe) -> RunRecipe:
+    """The recipe with numbers in the place of shares, by the shape of its model."""
+    members = recipe.members
+    if isinstance(members.keep, int) and isinstance(members.trunk, int):
+        return recipe
+    heads = HeadSet.all(_shape(recipe))
+    depth = min(len(layers) for layers in heads.kept)
+    trunk = members.trunk if isinstance(members.trunk, int) else int(Fraction(members.trunk) * depth)
+    behind = sum(head.layer >= trunk for head in heads)
+    keep = members.keep if isinstance(members.keep, int) else max(1, round(Fraction(members.keep) * behind))
+    return recipe.model_copy(update={"members": members.model_copy(update={"keep": keep, "trunk": trunk})})
+
+
+def _shape(recipe: RunRecipe) -> nn.Module:
+    reference = recipe.backbone.model
+    settings: dict[str, Any] = {**settings_for_classes(reference, recipe.backbone.classes)}
+    return load_model(reference, weights=False, **settings)
+
+
 def check_heads(recipe: RunRecipe, model: nn.Module) -> None:
     """Can the members keep so many heads behind the trunk, and can so many blocks be trained?"""
     heads = HeadSet.all(model)
     depth = min(len(layers) for layers in heads.kept)
     members = recipe.members
-    if members.trunk >= depth:
+    if members.shared >= depth:
         raise RecipeMismatch(
-            f"members.trunk {members.trunk}: the model has {depth} blocks, and one at least must branch"
+            f"members.trunk {members.shared}: the model has {depth} blocks, and one at least must branch"
         )
-    behind = sum(head.layer >= members.trunk for head in heads)
-    if not members.keep < behind:
+    behind = sum(head.layer >= members.shared for head in heads)
+    if not members.kept < behind:
         raise RecipeMismatch(
-            f"members.keep {members.keep}: there are {behind} heads behind the trunk, and one at least must go"
+            f"members.keep {members.kept}: there are {behind} heads behind the trunk, and one at least must go"
         )
     for section, training in (("backbone.finetune", recipe.backbone.finetune), ("finetuning", recipe.finetuning)):
         if training is not None:

@@ -91,10 +91,10 @@ def choose_members(work: Work) -> None:
         more["journal"] = work.directory / "journal.jsonl"
     selection = select_members(
         rankings,
-        keep=members.keep,
+        keep=members.kept,
         members=members.number,
         how=members.how,
-        trunk=members.trunk,
+        trunk=members.shared,
         pool=members.pool,
         seed=recipe.seed,
         progress=work.progress,
@@ -110,7 +110,7 @@ def make_member(m: int, work: Work) -> None:
     if work.recipe.finetuning is not None:
         settings = work.recipe.finetuning.settings(work.recipe.seed + m)
         train, val = _training_data(work, member, settings.batch_size, settings.seed)
-        trunk = work.recipe.members.trunk
+        trunk = work.recipe.members.shared
         finetune(
             member,
             train,
@@ -188,29 +188,29 @@ def _searched(work: Work, split: str, model: nn.Module) -> Batches:
 
 def _branches(recipe: RunRecipe, model: nn.Module) -> range | None:
     """The layers behind the trunk."""
-    if not recipe.members.trunk:
+    if not recipe.members.shared:
         return None
-    return range(recipe.members.trunk, max(len(layers) for layers in HeadSet.all(_module(model)).kept))
+    return range(recipe.members.shared, max(len(layers) for layers in HeadSet.all(_module(model)).kept))
 
 
 def _behind(recipe: RunRecipe, model: nn.Module) -> list[int]:
-    return [head.layer for head in HeadSet.all(_module(model)) if head.layer >= recipe.members.trunk]
+    return [head.layer for head in HeadSet.all(_module(model)) if head.layer >= recipe.members.shared]
 
 
 def _to_remove(recipe: RunRecipe, model: nn.Module) -> int:
     heads = len(_behind(recipe, model))
     if recipe.members.how == "sample":
         return recipe.members.pool or round(heads * POOL_SHARE)
-    return heads - recipe.members.keep
+    return heads - recipe.members.kept
 
 
 def _to_remove_by_layer(recipe: RunRecipe, model: nn.Module) -> int:
     layers = _behind(recipe, model)
     depth = len(set(layers))
-    remove, rest = divmod(len(layers) - recipe.members.keep, depth)
+    remove, rest = divmod(len(layers) - recipe.members.kept, depth)
     if rest:
         raise StageError(
-            f"a Taylor ranking per layer removes as many heads in every layer: members.keep {recipe.members.keep} of "
+            f"a Taylor ranking per layer removes as many heads in every layer: members.keep {recipe.members.kept} of "
             f"{len(layers)} heads in {depth} layers does not; keep a multiple of {depth}"
         )
     return remove

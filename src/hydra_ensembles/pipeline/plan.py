@@ -14,7 +14,7 @@ from hydra_ensembles.backbones import Backbone, family_of
 from hydra_ensembles.evaluation.latency import WARM_UP, sample_inputs
 from hydra_ensembles.heads import HeadSet, hydra_cost, single_cost
 from hydra_ensembles.heads.cost import DEFAULT_TEXT_TOKENS
-from hydra_ensembles.pipeline.checks import check_fits
+from hydra_ensembles.pipeline.checks import check_fits, counted
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.running import Planned
 from hydra_ensembles.pipeline.splits import Splits
@@ -42,6 +42,7 @@ class Estimate:
 
 def estimates(recipe: RunRecipe, plan: list[Planned]) -> list[Estimate]:
     """By stage, from the sizes of the sets, the shape of the model and one measured forward."""
+    recipe = counted(recipe)
     splits = Splits(recipe.data, plan[0].kept.directory.parents[1] / "hashes.json")
     check_fits(recipe, splits)
     model = load_backbone(recipe)
@@ -106,10 +107,10 @@ def _training(training: Any, recipe: RunRecipe, rows: dict[str, int]) -> float:
 def _searching(recipe: RunRecipe, model: nn.Module, rows: dict[str, int], objective: str) -> float:
     read = ("id_val",) if objective == "acc" else ("id_val", "ood_val")
     used = sum(min(rows[name], recipe.ranking.rows or rows[name]) for name in read if name in rows)
-    heads = sum(head.layer >= recipe.members.trunk for head in HeadSet.all(model))
+    heads = sum(head.layer >= recipe.members.shared for head in HeadSet.all(model))
     if recipe.ranking.method != "circuit":
         return float(BACKWARD * min(rows.get("train", rows["id_val"]), recipe.ranking.rows or 10**12))
-    candidates = range(heads, recipe.members.keep, -1)
+    candidates = range(heads, recipe.members.kept, -1)
     return SEARCH_SHARE[recipe.ranking.search] * sum(candidates) * used
 
 
@@ -117,7 +118,7 @@ def _hydra_share(recipe: RunRecipe, model: nn.Module) -> float:
     """Multiply-adds of the hydra over those of the backbone, with heads taken out evenly."""
     backbone = Backbone.of(model)
     full = HeadSet.all(model)
-    trunk, left = recipe.members.trunk, recipe.members.keep
+    trunk, left = recipe.members.shared, recipe.members.kept
     spread = [head for head in full if head.layer >= trunk]
     gone = spread[:: max(1, len(spread) // max(1, len(spread) - left))][: len(spread) - left]
     keeps = [full.without(gone)] * recipe.members.number

@@ -3,10 +3,13 @@
 The classes are the file's sections and its JSON schema; what is not known is refused.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
+from pydantic_core import PydanticCustomError
 
 from hydra_ensembles.members import RECIPES
 from hydra_ensembles.members.recipes import FineTuningError, Recipe
@@ -98,14 +101,55 @@ class RankingSection(Section):
     batch_size: int = Field(default=16, ge=1, description="Inputs at a time; a lazy search looks at batch after batch.")
 
 
+_SHARE = "^[1-9][0-9]*/[1-9][0-9]*$"
+
+
+def _amount(least: int) -> Callable[[Any], Any]:
+    """Takes a number, or a share as text."""
+
+    def checked(value: Any) -> Any:
+        is_number = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        if not is_number and not (isinstance(value, str) and re.fullmatch(_SHARE, value)):
+            told = f"input should be a whole number, {least} or more, or a share such as 2/3"
+            raise PydanticCustomError("amount", told)
+        return value
+
+    return checked
+
+
+def _in_schema(least: int) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": least}, {"type": "string", "pattern": _SHARE}]})
+
+
+Heads = Annotated[int | str, BeforeValidator(_amount(1)), _in_schema(1)]
+Blocks = Annotated[int | str, BeforeValidator(_amount(0)), _in_schema(0)]
+
+
 class MembersSection(Section):
     """From rankings to members."""
 
-    keep: int = Field(ge=1, description="Heads a member keeps in all; with a trunk, behind it.")
+    keep: Heads = Field(
+        description="Heads a member keeps in all, or a share of them, as 2/3; with a trunk, of those behind it."
+    )
     number: int = Field(default=3, ge=1, description="How many members.")
     how: Literal["objectives", "sample", "calibration", "joint"] = "objectives"
-    trunk: int = Field(default=0, ge=0, description="Leading blocks that all members share, with all their heads.")
+    trunk: Blocks = Field(
+        default=0,
+        description="Leading blocks that all members share, with all their heads: a number, or a share, as 1/2.",
+    )
     pool: int | None = Field(default=None, ge=1, description="Of 'sample': how many heads of the ranking may go.")
+
+    @property
+    def kept(self) -> int:
+        """`keep` as a number, in a recipe whose shares were counted."""
+        assert isinstance(self.keep, int)
+        return self.keep
+
+    @property
+    def shared(self) -> int:
+        """`trunk` as a number, likewise."""
+        assert isinstance(self.trunk, int)
+        return self.trunk
 
 
 class FusionSection(Section):

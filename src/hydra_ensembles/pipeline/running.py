@@ -18,7 +18,7 @@ from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.data import DataError
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.members.checkpoint import is_first_process
-from hydra_ensembles.pipeline.checks import check_fits
+from hydra_ensembles.pipeline.checks import check_fits, counted
 from hydra_ensembles.pipeline.making import StageError
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits, files_digest
@@ -85,6 +85,7 @@ def output_of(recipe: RunRecipe, output: str | Path | None = None) -> Path:
 
 def planned(recipe: RunRecipe, output: str | Path | None = None) -> list[Planned]:
     """Every stage with its key; reads what has changed since the last time, and opens every split."""
+    recipe = counted(recipe)
     directory = output_of(recipe, output)
     memory = directory / "hashes.json"
     splits = Splits(recipe.data, memory)
@@ -132,6 +133,7 @@ def run(
         progress: show bars; by default on a terminal.
     """
     told = tell or (lambda name, what, seconds: None)
+    recipe = counted(recipe)
     directory = output_of(recipe, output)
     plan = planned(recipe, directory)
     names = [one.stage.name for one in plan]

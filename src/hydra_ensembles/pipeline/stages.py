@@ -55,7 +55,7 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
     members = [f"member-{m}" for m in range(recipe.members.number)]
     for m, name in enumerate(members):
         tuned = None if recipe.finetuning is None else recipe.finetuning.settings(recipe.seed + m).to_json()
-        settings = {"training": tuned, "augment": data.augment, "trunk": recipe.members.trunk}
+        settings = {"training": tuned, "augment": data.augment, "trunk": recipe.members.shared}
         reads = ("train", "id_val") if tuned else ()
         work = partial(make_member, m)
         stages.append(Stage(name, work, settings, reads, (*base, "members"), trains=tuned is not None))
