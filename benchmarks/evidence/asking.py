@@ -1,14 +1,16 @@
 """Answers of networks to every test set and to the validation sets, kept set by set: asked once, judged often."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from evidence.networks import Networks
 from evidence.setting import Setting
 from hydra_ensembles import fuse
+from hydra_ensembles.backbones.references import num_classes
 from hydra_ensembles.data import Batches
 from hydra_ensembles.evaluation import Answers, answers
 from hydra_ensembles.evaluation.answers import load_answers
@@ -27,12 +29,18 @@ def asked(
     """
 
     def ask(place: Path, sets_of: Callable[[nn.Module], Mapping[str, Batches]], features: bool) -> None:
-        model = build()
-        for split, batches in sets_of(networks.setting.load(0)).items():
+        model, plain = build(), networks.setting.load(0)
+        if networks.setting.asked_in == "bf16":
+            classify_in_fp32(model, num_classes(plain))
+        for split, batches in sets_of(plain).items():
             kept = place / split.replace("/", "-")
             if not (kept / "config.json").is_file():
                 has_labels = getattr(batches, "labels", None) is not None
-                answers(model, batches, labels=has_labels, features=features, progress=False).save(kept)
+                with in_precision(networks.setting.asked_in):
+                    found = answers(model, batches, labels=has_labels, features=features, progress=False)
+                # Distances between features are sums of many squares.
+                wide = None if found.features is None else found.features.float()
+                replace(found, features=wide).save(kept)
 
     if (shifts := networks.setting.shifts) is not None:
         networks.units.add(f"{SHIFTED}{name}", lambda place: ask(place, shifts, False), after)
@@ -41,6 +49,23 @@ def asked(
         lambda place: ask(place, lambda model: sets_of(networks.setting, model, features), features),
         after,
     )
+
+
+def in_precision(name: str) -> torch.autocast:
+    """How networks answer."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=name == "bf16")
+
+
+def classify_in_fp32(model: nn.Module, classes: int | None) -> None:
+    """Logits are not rounded to bf16, whose three digits would tie what is sure: the classifier stays in fp32."""
+    for module in model.modules():
+        if getattr(module, "out_features", None) == classes:
+
+            def forward(x: Tensor, own: Callable[[Tensor], Tensor] = module.forward) -> Tensor:
+                with torch.autocast("cpu", enabled=False):
+                    return own(x.float())
+
+            module.forward = forward
 
 
 def sets_of(setting: Setting, model: nn.Module, features: bool) -> dict[str, Batches]:

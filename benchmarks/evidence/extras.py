@@ -6,13 +6,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from evidence.asking import ask_network
 from evidence.comparing import compared
 from evidence.judging import file_name
 from evidence.networks import Networks
 from hydra_ensembles import Protocol
+from hydra_ensembles.evaluation import Answers, answers
+from hydra_ensembles.evaluation.answers import load_answers
 from hydra_ensembles.evaluation.metrics import separation_metrics
+from hydra_ensembles.uncertainty.decisions import ood_scores
+from hydra_ensembles.uncertainty.known_rows import finest
 from provenance import RESULTS, provenance
 
 
@@ -65,3 +71,33 @@ def separation(known: Tensor, unknown: Mapping[str, Tensor], groups: Mapping[str
         for group, names in averaged.items()
     }
     return {**sets, **means}
+
+
+def rounding(networks: Networks) -> str:
+    """What it changes that networks answer in bf16: `single` with seed 0 asked again in fp32."""
+    base, setting = networks.base(0), networks.setting
+    kept = ask_network(networks, base, features=True)
+
+    def work() -> Mapping[str, Any]:
+        model, known = networks.load(base), next(iter(setting.known_tests.values()))
+        rough = load_answers(networks.units.directory(kept))
+        fine = {name: answers(model, batches, progress=False) for name, batches in setting.tests(model).items()}
+        scores: dict[str, Mapping[str, Tensor]] = {
+            precision: {name: ood_scores("msp", finest(found[name].logits)) for name in fine}
+            for precision, found in (("bf16", rough), ("fp32", fine))
+        }
+        said: dict[str, Any] = {}
+        for precision, found in (("bf16", rough), ("fp32", fine)):
+            unknown = {name: score for name, score in scores[precision].items() if name not in known}
+            inside = torch.cat([scores[precision][name] for name in known])
+            right = torch.cat([found[name].logits.mean(1).argmax(-1).eq(_labels(fine[name])) for name in known])
+            auroc = separation(inside, unknown, setting.groups)["average"]["auroc"]
+            said[precision] = {"accuracy": float(right.double().mean()), "auroc": auroc}
+        return {"answered_in": said}
+
+    return extra(networks, "precision", work, (kept,))
+
+
+def _labels(found: Answers) -> Tensor:
+    assert found.labels is not None
+    return found.labels

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence import claims
 from evidence.choosing import Maker, choice, chosen_rows
-from evidence.extras import honest, paired
+from evidence.extras import honest, paired, rounding
 from evidence.heads import conditions, projected, separated
 from evidence.judging import results_unit, shifted_unit
 from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, row
@@ -82,7 +82,7 @@ def planned() -> tuple[Networks, list[str]]:
     rows = [(method, seed) for seed in SEEDS for method in three]
     rows += [(method, 0) for method in (*ONE_SEED, *SETTING.more_methods, *STRONGER)]
     wanted = [results_unit(networks, row(networks, method, seed)) for method, seed in rows]
-    wanted += [honest(networks), paired(networks, PAIRS, SEEDS)]
+    wanted += [honest(networks), rounding(networks), paired(networks, PAIRS, SEEDS)]
     for found in (
         (make(networks, 0) for make in VARIANTS),
         (

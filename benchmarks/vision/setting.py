@@ -153,4 +153,5 @@ SETTING = Setting(
     dropout=0.1,
     shifts=shifts,
     averages={"auroc_without_mnist": (*NEAR, "textures-test", "fashion-mnist-test")},
+    asked_in="bf16",
 )

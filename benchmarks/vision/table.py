@@ -52,7 +52,8 @@ paper's D.2 says (SGD, last five blocks, label smoothing 0.1), and so are the co
 once, with seed 0. Circuits are searched on 1,000 + 1,000 validation images (CIFAR-100 and Tiny-ImageNet), so they have
 seen unknown images; KNN, Mahalanobis and ViM have not. Known test images: CIFAR-100's 10,000. Unknown: near =
 CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over these four, unweighted, and once more without
-MNIST, which swings most between seeds. All sets are brought to 32 pixels first. Scores are MSP unless said.
+MNIST, which swings most between seeds. All sets are brought to 32 pixels first. Scores are MSP unless said. All
+networks answer under bf16 autocast with classifiers in fp32; what that changes is in `results/vision/precision.json`.
 Multiply-adds are counted with full last blocks.
 
 Baselines that are not quite their papers': Packed-Ensembles starts from slices of the pre-trained weights; MIMO has a
