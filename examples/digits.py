@@ -1,4 +1,4 @@
-"""From a vision transformer to a hydra that says "I don't know this", on real handwritten digits: a minute.
+"""From a vision transformer to a hydra that says "I don't know this", on real handwritten digits.
 
 Run: python examples/digits.py [--out hydra-digits]     (needs the extras vision, train, eval, sklearn)
 Digits 0 to 7 are known, 8 and 9 are not, and neither are pieces of photographs.

@@ -42,6 +42,11 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
         save_model(model, tmp_path / "model", ["ant", "bee"])
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("years of work")
-    with pytest.raises(SavingError, match=r"holds 'thesis\.txt'"):
+    with pytest.raises(HydraError, match=r"holds 'thesis\.txt'"):
         save_model(model, tmp_path / "full")
+    prune(model, HeadSet.sample(model, keep=8, seed=0)).save(tmp_path / "member")
+    model_of("bert").save_pretrained(tmp_path / "theirs")
+    for taken in ("member", "theirs"):
+        with pytest.raises(HydraError, match="choose another directory"):
+            save_model(model, tmp_path / taken)
     assert not (tmp_path / "model").exists()

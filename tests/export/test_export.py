@@ -36,7 +36,8 @@ def test_onnx_runtime_answers_as_the_hydra(case, tmp_path):
         ("timm", True, "onnx"),
         ("timm-gated", True, "onnx"),
         ("bert", True, "onnx"),
-        ("timm-eva02-tiny", True, "torch-export"),
+        ("timm-eva02-tiny", True, "onnx"),
+        ("timm", True, "torch-export"),
     ],
 )
 def test_layers_without_heads_are_exported(name, trained, form, tmp_path):

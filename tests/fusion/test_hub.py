@@ -17,7 +17,7 @@ import sys
 from hydra_ensembles import Hydra
 hydra = Hydra.load(sys.argv[1])
 print(hydra.push_to_hub("me/tiny", card="# Tiny", token="hf_secret"))
-hydra.push_to_hub("me/tiny", revision="try", token="hf_secret")
+Hydra.load(sys.argv[2]).push_to_hub("me/tiny", revision="try", private=True, token="hf_secret")
 """
 FETCH = """
 import sys
@@ -46,24 +46,28 @@ def hydra():
 
 def test_a_hydra_comes_back_from_a_hub_to_the_bit(hydra, tmp_path):
     hydra.save(tmp_path / "mine")
+    other = fuse([prune(model_of("timm"), HeadSet.sample(model_of("timm"), keep=6, seed=seed)) for seed in range(2)])
+    other.save(tmp_path / "other")
     with fake_hub() as (address, repos):
-        pushed = run(PUSH, address, tmp_path / "home", tmp_path / "mine")
+        pushed = run(PUSH, address, tmp_path / "home", tmp_path / "mine", tmp_path / "other")
         assert pushed.returncode == 0, pushed.stderr
         assert pushed.stdout.startswith(f"{address}/me/tiny/commit/")
         assert sorted(repos["me/tiny"]["main"]) == ["README.md", "config.json", "model.safetensors"]
         assert repos["me/tiny"]["main"]["README.md"] == b"# Tiny"
         assert "try" in repos["me/tiny"]
-        fetched = run(FETCH, address, tmp_path / "home", tmp_path / "theirs", "try")
-        assert fetched.returncode == 0, fetched.stderr
+        for branch in ("main", "try"):
+            fetched = run(FETCH, address, tmp_path / "home", tmp_path / branch, branch)
+            assert fetched.returncode == 0, fetched.stderr
     images = BY_NAME["timm"].inputs(2, 0, 0)
     with torch.no_grad():
-        assert torch.equal(Hydra.load(tmp_path / "theirs").members(images), hydra.members(images))
+        assert torch.equal(Hydra.load(tmp_path / "main").members(images), hydra.members(images))
+        assert torch.equal(Hydra.load(tmp_path / "try").members(images), other.members(images))
 
 
 def test_without_a_right_to_write_the_hub_is_named(hydra, tmp_path):
     hydra.save(tmp_path / "mine")
     with fake_hub(token="another") as (address, _):
-        found = run(PUSH, address, tmp_path / "home", tmp_path / "mine")
+        found = run(PUSH, address, tmp_path / "home", tmp_path / "mine", tmp_path / "mine")
     assert found.returncode != 0
     assert "StoreError: 'me/tiny' cannot be written on the hub" in found.stderr
 

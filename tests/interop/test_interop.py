@@ -14,7 +14,7 @@ from hydra_ensembles.uncertainty import Fitted
 from hydra_ensembles.uncertainty.temperature import Temperature
 from tiny_sets import IMAGE, TEXTS, png, tiny_tokenizer
 
-NAMES = ["ant", "bee", "cat", "dog", "emu"]
+NAMES = ["zebra", "bee", "ant", "dog", "cat"]  # not in the order of the alphabet
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 20, 18, 3), dtype=np.uint8)
 TEXT = {"kind": "text", "tokenizer": tiny_tokenizer().to_str(), "max_tokens": 16, "pad_id": 0, "token_types": True}
 
@@ -59,6 +59,24 @@ def test_torch_uncertaintys_routine_judges_a_hydra_as_we_do(images):
 # OpenOOD (not on PyPI): what its BasePostprocessor asks, as its evaluators call it
 
 
+def test_the_postprocessor_is_one_of_openoods_where_that_is_installed(monkeypatch):
+    import importlib
+    import sys
+    from types import ModuleType
+
+    from hydra_ensembles.interop import openood
+
+    library = ModuleType("openood.postprocessors")
+    library.BasePostprocessor = type("BasePostprocessor", (), {})
+    monkeypatch.setitem(sys.modules, "openood", ModuleType("openood"))
+    monkeypatch.setitem(sys.modules, "openood.postprocessors", library)
+    try:
+        assert issubclass(importlib.reload(openood).HydraPostprocessor, library.BasePostprocessor)
+    finally:
+        monkeypatch.undo()
+        importlib.reload(openood)
+
+
 def test_the_postprocessor_gives_labels_and_confidences_that_are_high_for_known_inputs(images):
     inputs = torch.randn(6, 3, 16, 16)
     processor = HydraPostprocessor(images)
@@ -100,10 +118,12 @@ def test_scikit_learn_takes_it_for_a_classifier(images):
     np.testing.assert_allclose(probs.sum(axis=1), 1)
     with torch.no_grad():
         expected = images(prepare(images, PIXELS)).exp().numpy()
-    np.testing.assert_allclose(probs, expected, atol=1e-6)
-    assert set(classifier.predict(PIXELS)) <= set(NAMES)
+    order = [NAMES.index(name) for name in classifier.classes_]
+    np.testing.assert_allclose(probs, expected[:, order], atol=1e-6)
+    assert list(classifier.predict(PIXELS)) == [NAMES[label] for label in expected.argmax(axis=1)]
     assert classifier.score(PIXELS, y) == pytest.approx(np.mean(classifier.predict(PIXELS) == y))
-    assert log_loss(y, probs, labels=classifier.classes_) > 0
+    right = expected[np.arange(12), [NAMES.index(name) for name in y]]
+    assert log_loss(y, probs) == pytest.approx(-np.log(right).mean(), rel=1e-4)
     assert len(cross_val_score(clone(classifier), PIXELS, y, cv=2)) == 2
 
 
@@ -123,6 +143,11 @@ def test_scikit_learn_reads_texts_and_numbers(texts):
     assert classifier.predict(TEXTS).shape == (len(TEXTS),)
     prepared = HydraClassifier(hydra_of("timm", IMAGE)).predict_proba(np.zeros((2, 3, 16, 16), np.float64))
     assert prepared.shape == (2, 5)
+
+
+def test_scikit_learn_prepares_pixels_that_come_as_a_tensor(images):
+    classifier = HydraClassifier(images)
+    np.testing.assert_allclose(classifier.predict_proba(torch.from_numpy(PIXELS)), classifier.predict_proba(PIXELS))
 
 
 def test_scikit_learn_is_told_of_labels_and_hydras_that_are_missing(images):
@@ -179,6 +204,7 @@ def test_images_in_any_form_are_the_same_input(images, tmp_path):
     [
         ("images", "a.png", "give a list of one"),
         ("images", ["no/such.png"], "input 0 is not a readable image.*No such file"),
+        ("images", PIXELS[0], r"pixels of uint8.*found ndarray of uint8 \(18, 3\)"),
         ("images", [np.zeros((4, 4, 3))], r"pixels of uint8.*found ndarray of float64 \(4, 4, 3\)"),
         ("images", [], "give a list"),
         ("texts", [3], "the model takes texts, found int"),

@@ -1,9 +1,13 @@
 """Shares in a recipe: of heads, and of blocks that members share."""
 
+import json
+
 import pytest
 
-from hydra_ensembles.pipeline import RecipeError, parse_recipe, planned, read_recipe
+from hydra_ensembles import HeadSet
+from hydra_ensembles.pipeline import RecipeError, parse_recipe, planned, read_recipe, run
 from hydra_ensembles.pipeline.checks import counted
+from hydra_ensembles.pipeline.plan import estimates
 from kitchen import Kitchen, stocked
 
 
@@ -28,6 +32,15 @@ def test_a_share_and_its_number_are_the_same_run(kitchen):
         [one.key for one in planned(read_recipe(kitchen.recipe(members__keep=keep)))] for keep in ("3/4", 9)
     )
     assert first == second
+
+
+def test_a_recipe_with_shares_is_planned_and_run(kitchen):
+    recipe = read_recipe(kitchen.recipe(members__keep="3/4", members__trunk="1/3"))
+    assert all(one.forwards >= 0 for one in estimates(recipe, planned(recipe)))
+    found = run(recipe, until="members")
+    (members,) = [path for name, path in found.stages.items() if name == "members"]
+    sets = [HeadSet.from_json(one) for one in json.loads((members / "selection.json").read_text())["members"]]
+    assert {len(one) for one in sets} == {4 + 6}
 
 
 @pytest.mark.parametrize(("field", "value"), [("keep", "half"), ("keep", "0/3"), ("trunk", "1.5"), ("keep", 0)])

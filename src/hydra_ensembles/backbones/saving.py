@@ -1,13 +1,11 @@
 """A model as a directory that commands and recipes take as a reference: `model.safetensors` and `config.json`."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from hydra_ensembles.backbones.backbone import Backbone, build_model
@@ -15,9 +13,7 @@ from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.references import num_classes, origin_of
 from hydra_ensembles.errors import HydraError
-from hydra_ensembles.store import whole
-
-_FILES = ("model.safetensors", "config.json")
+from hydra_ensembles.store import write_model
 
 
 class SavingError(HydraError):
@@ -38,7 +34,6 @@ def save_model(
         classes: names of the classes, in their order; without them those that the model knows, if any.
         preprocess: how inputs are prepared; without it what the model's library says.
     """
-    directory = Path(directory).expanduser()
     origin = origin_of(model)
     origin = replace(
         origin,
@@ -53,18 +48,8 @@ def save_model(
             f"{origin.library} would not build this model again from '{origin.architecture}' with {origin.kwargs}; "
             "a pruned model is a Member and has a save of its own"
         )
-    strangers = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    strangers = [name for name in strangers if name not in _FILES]
-    if strangers:
-        raise SavingError(f"{directory} holds '{strangers[0]}', which is not part of a model; choose another directory")
-    directory.mkdir(parents=True, exist_ok=True)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    with whole(directory / _FILES[0]) as draft:
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, draft)
-    with whole(directory / _FILES[1]) as draft:
-        text = json.dumps({**origin.to_json(), "dtype": dtype}, indent=1, ensure_ascii=False)
-        draft.write_text(text + "\n", encoding="utf-8")
-    return directory
+    return write_model(directory, {**origin.to_json(), "dtype": dtype}, model.state_dict())
 
 
 def _built_again(origin: Origin) -> dict[str, Any] | None:

@@ -43,8 +43,10 @@ def _rotary(model: Any) -> Rotary | None:
     if table.ndim != 2:
         raise UnsupportedBackbone(f"rope ({type(model.rope).__name__}): heads or layers have angles of their own")
     sin, cos = table.chunk(2, dim=-1)
-    settings = {k: v for k, v in vars(model.rope).items() if isinstance(v, int | float | str) and k != "training"}
-    return Rotary(torch.stack([cos, sin]), settings)
+    settings = {
+        k: v for k, v in vars(model.rope).items() if isinstance(v, int | float | str | tuple) and k != "training"
+    }
+    return Rotary(torch.stack([cos, sin]), {**settings, "kind": type(model.rope).__name__})
 
 
 def _block(block: Any, path: str) -> Block:
@@ -55,9 +57,9 @@ def _block(block: Any, path: str) -> Block:
         )
     out = linear_of(attn.proj, f"{path}.attn.proj")
     q_norm, k_norm = norm_of(attn.q_norm, f"{path}.attn.q_norm"), norm_of(attn.k_norm, f"{path}.attn.k_norm")
-    interleaved = not attn.rotate_half
+    gate, interleaved = getattr(attn, "gate", None), not getattr(attn, "rotate_half", False)
     return Block(
-        Attention(_qkv(attn, path), out, attn.head_dim, attn.scale, q_norm, k_norm, attn.gate, interleaved=interleaved),
+        Attention(_qkv(attn, path), out, attn.head_dim, attn.scale, q_norm, k_norm, gate, interleaved=interleaved),
         timm.feed_forward(block.mlp, f"{path}.mlp"),
         norm_attention=norm_of(block.norm1, f"{path}.norm1"),
         norm_mlp=norm_of(block.norm2, f"{path}.norm2"),
@@ -120,4 +122,5 @@ def origin(model: Any) -> Origin:
     config = getattr(model, "pretrained_cfg", None) or {}
     if "architecture" not in config:
         raise UnsupportedBackbone("an Eva without a name; build it with timm.create_model, which gives it one")
-    return Origin("timm", config["architecture"], timm.shape_settings(model), timm.preprocess(model, config))
+    kwargs = {**timm.shape_settings(model), "dynamic_img_size": model.dynamic_img_size}
+    return Origin("timm", config["architecture"], kwargs, timm.preprocess(model, config))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs, family_of
 from hydra_ensembles.baselines.method import BaselineError
-from hydra_ensembles.baselines.starting import module_with, start_of, tower_of
+from hydra_ensembles.baselines.starting import check_layers_are_called, module_with, start_of, tower_of
 from hydra_ensembles.data import Data
 from hydra_ensembles.data.batches import rows_at, rows_of
 from hydra_ensembles.heads import single_cost
@@ -32,7 +32,9 @@ class BatchEnsemble(nn.Module):
 
     def __init__(self, model: nn.Module, members: int = 3, spread: float = 0.1, seed: int = 0):
         super().__init__()
-        self.network = BatchTrainee(start_of(model, "BatchEnsemble"), members, spread, seed)
+        start = start_of(model, "BatchEnsemble")
+        check_layers_are_called(start, "BatchEnsemble")
+        self.network = BatchTrainee(start, members, spread, seed)
 
     def fit(self, train: Data, val: Data | None, recipe: Recipe | str, **options: Any) -> None:
         """Train what members share and what they do not together; `options` are those of `finetune`."""

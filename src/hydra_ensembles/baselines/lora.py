@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines.classifiers import draw_classifier
 from hydra_ensembles.baselines.method import BaselineError
+from hydra_ensembles.baselines.starting import check_layers_are_called
 from hydra_ensembles.data import Data
 from hydra_ensembles.evaluation.answers import member_logits
 from hydra_ensembles.evaluation.costs import network_cost
@@ -75,6 +76,7 @@ class LoraTrainee(Trainee):
 
     def __init__(self, member: Member, rank: int, alpha: float, seed: int):
         super().__init__(member)  # reads the plain layers; peft then wraps them, and they keep their parameters
+        check_layers_are_called(member.model, "LoRA")
         peft = import_extra("peft", "train", "LoRA ensembles")
         names = {name.rpartition(".")[2] for name, part in member.model.named_modules() if isinstance(part, nn.Linear)}
         if not names & TARGETS:

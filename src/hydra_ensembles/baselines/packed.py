@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hydra_ensembles.backbones import Backbone, Inputs, Tower
 from hydra_ensembles.backbones.attention import Attention, PackedQKV, PackedQKVWithoutKeyBias
 from hydra_ensembles.backbones.block import Block
-from hydra_ensembles.backbones.parts import FeedForward, Norm, Scale, rebuild
+from hydra_ensembles.backbones.parts import FeedForward, Norm, Scale, named_tensors, rebuild
 from hydra_ensembles.backbones.readouts import Projection, Readout
 from hydra_ensembles.backbones.stems import PatchStem
 from hydra_ensembles.backbones.surgery import channels_of, chosen, keep_columns, keep_rows, packed_rows
@@ -84,7 +84,7 @@ def slice_of(model: nn.Module, heads: int, m: int, members: int) -> Backbone:
     """Member m: a window of heads, channels and hidden units, with the weights between them."""
     view = Backbone.of(model)
     narrow: Backbone = rebuild(view.spec())
-    narrow.load_state_dict({name: p.detach().clone() for name, p in view.named_parameters()}, assign=True)
+    narrow.load_state_dict({name: tensor.detach().clone() for name, tensor in named_tensors(view)}, assign=True)
     tower: Any = next(iter(narrow.towers.values()))
     total: int = tower.blocks[0].attention.num_heads
 

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone
+from hydra_ensembles.backbones.attention import PackedQKVWithoutKeyBias
 from hydra_ensembles.baselines.method import BaselineError
 from hydra_ensembles.heads import Member
 
@@ -20,6 +21,16 @@ def start_of(model: nn.Module, method: str) -> nn.Module:
     if tower_of(inner).readout.classifier is None:
         raise BaselineError(f"{type(inner).__name__} has no classifier; build it with the number of classes")
     return copy.deepcopy(inner)
+
+
+def check_layers_are_called(model: nn.Module, method: str) -> None:
+    """Refuse a model whose attention reads a layer's weight without calling it: wrapped, it would do nothing."""
+    for _, _, block in Backbone.of(model).blocks():
+        if isinstance(block.attention.qkv, PackedQKVWithoutKeyBias):
+            raise BaselineError(
+                f"{block.path}: its attention reads the weights of queries, keys and values without calling their "
+                f"layer, so {method} cannot change it; take a model with three layers (eva02_base) or another family"
+            )
 
 
 def tower_of(model: nn.Module) -> Any:

@@ -15,7 +15,7 @@ from hydra_ensembles.data.texts import Tokenizer
 from hydra_ensembles.errors import in_one_line
 
 
-def prepare(model: Knowing, inputs: Sequence[Any], max_tokens: int | None = None) -> Inputs:
+def prepare(model: Knowing, inputs: Sequence[Any] | np.ndarray, max_tokens: int | None = None) -> Inputs:
     """One batch of what `model` takes.
 
     Args:
@@ -54,7 +54,7 @@ def _picture(given: Any) -> Picture:
     if hasattr(given, "convert"):  # Pillow's
         return np.asarray(given.convert("RGB"))
     pixels = np.asarray(given)
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] not in (1, 3):
         raise DataError(
             f"the model takes images: paths, encoded bytes, Pillow images or pixels of uint8 (height, width, 3); found "
             f"{type(given).__name__} of {pixels.dtype} {pixels.shape}"

@@ -151,6 +151,9 @@ def _matrices(attention: Any) -> tuple[int, Tensor, Tensor, Tensor, Tensor]:
     bias: Tensor | None
     out: Tensor
     out_bias: Tensor | None
+    has_key_bias = attention.key_bias if isinstance(attention, FusedAttention) else attention.qkv.has_key_bias
+    if not has_key_bias:
+        raise BareError("the bare reference is written for attention with biases")
     if isinstance(attention, FusedAttention):
         if not attention.is_equal:
             raise BareError("the bare reference is written for members with equal numbers of heads")

@@ -117,14 +117,14 @@ class Hydra(Part):
 
     @property
     def num_classes(self) -> int | None:
-        """How many; None for two towers that compare images with any texts."""
+        """How many; None without a classifier, and for two towers that compare images with any texts."""
         if isinstance(self.contrast, FusedClasses):
             return self.contrast.table.shape[1]
         if self.contrast is not None:
             return None
         (tower,) = self.towers.values()
         classifier: Any = tower.readout.classifier  # type: ignore[union-attr]
-        return int(classifier.out_features)
+        return None if classifier is None else int(classifier.out_features)
 
     def members(self, inputs: Inputs) -> Tensor:
         """Every member's logits `(B, M, C)`, in the network's dtype."""

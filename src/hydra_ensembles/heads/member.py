@@ -1,6 +1,7 @@
 """Members: a backbone physically restricted to a head set."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,16 @@ class Member(nn.Module):
         check_tensors(directory, tensors, model.state_dict())
         # assign: a tensor keeps the dtype it was saved in.
         model.load_state_dict(tensors, assign=True)
+        _cast_tables(model, tensors)
         return cls(model, heads, origin).eval()
+
+
+def _cast_tables(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
+    """Tables that are computed and not stored (EVA's) in the dtype that they had beside the parameters."""
+    dtype = next(model.parameters()).dtype
+    for name, table in model.named_buffers():
+        if name not in stored and table.is_floating_point() and table.dtype != dtype:
+            table.data = table.data.to(dtype)
 
 
 def name_classes(model: nn.Module, classes: list[str] | None) -> None:

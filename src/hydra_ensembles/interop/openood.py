@@ -1,7 +1,7 @@
 """A hydra in OpenOOD's evaluation: a postprocessor in its shape, without a dependency on it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,11 +10,20 @@ from torch import Tensor, nn
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.fusion import Hydra
+from hydra_ensembles.uncertainty import tempered_log_probs
 from hydra_ensembles.uncertainty.decisions import check_choice, ood_scores
 from hydra_ensembles.uncertainty.known_rows import finest
 
+if TYPE_CHECKING:
+    BasePostprocessor = object
+else:
+    try:  # its evaluators take nothing else
+        from openood.postprocessors import BasePostprocessor
+    except ModuleNotFoundError:
+        BasePostprocessor = object
 
-class HydraPostprocessor:
+
+class HydraPostprocessor(BasePostprocessor):
     """What OpenOOD asks of a postprocessor: `setup`, `postprocess`, `inference`.
 
     Its confidences are higher for known inputs, ours (scores) for unknown ones: they are the negative score. The net
@@ -35,9 +44,9 @@ class HydraPostprocessor:
         """Labels and confidences `(B,)`."""
         if net is not self.hydra:
             raise HydraError("this postprocessor asks its own hydra; give the same one to OpenOOD as net")
-        logits_BMC = finest(self.hydra.members(data))
-        temperature = self.hydra.fitted.temperature
-        return self.hydra(data).argmax(dim=-1), -ood_scores(self.score, logits_BMC, temperature)
+        logits_BMC, temperature = self.hydra.members(data), self.hydra.fitted.temperature
+        label = tempered_log_probs(logits_BMC, temperature).argmax(dim=-1)
+        return label, -ood_scores(self.score, finest(logits_BMC), temperature)
 
     def __call__(self, data: Inputs) -> tuple[Tensor, Tensor]:
         return self.postprocess(self.hydra, data)

@@ -1,6 +1,5 @@
 """A hydra as a scikit-learn classifier: `predict_proba` for its metrics, calibration and model inspection."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,9 +39,8 @@ class HydraClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes_(self) -> np.ndarray:
-        """Class names where the hydra has them, else numbers."""
-        hydra = self._hydra()
-        return np.arange(hydra.num_classes or 0) if hydra.classes is None else np.asarray(hydra.classes)
+        """Class names where the hydra has them, else numbers; sorted, as scikit-learn's metrics take columns to be."""
+        return np.sort(self._names())
 
     def fit(self, X: Any, y: Any = None) -> "HydraClassifier":
         """Nothing is trained; labels that the hydra does not know are refused."""
@@ -59,27 +57,24 @@ class HydraClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parts = []
         for start in range(0, len(X), self.batch_size):
             rows = X[start : start + self.batch_size]
-            inputs: Any = _as_tensor(rows) if _is_prepared(rows) else prepare(hydra, rows)
+            rows = rows.numpy(force=True) if isinstance(rows, Tensor) else rows
+            is_prepared = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
+            inputs: Any = torch.from_numpy(np.ascontiguousarray(rows)).float() if is_prepared else prepare(hydra, rows)
             inputs = (
                 inputs.to(device) if isinstance(inputs, Tensor) else {name: x.to(device) for name, x in inputs.items()}
             )
             parts.append(hydra(inputs).double().softmax(dim=-1).cpu().numpy())
-        return np.concatenate(parts)
+        return np.concatenate(parts)[:, np.argsort(self._names())]
 
     def predict(self, X: Any) -> np.ndarray:
         return self.classes_[self.predict_proba(X).argmax(axis=1)]  # type: ignore[no-any-return]
+
+    def _names(self) -> np.ndarray:
+        """In the hydra's own order."""
+        hydra = self._hydra()
+        return np.arange(hydra.num_classes or 0) if hydra.classes is None else np.asarray(hydra.classes)
 
     def _hydra(self) -> Hydra:
         if self.hydra is None:
             raise HydraError("HydraClassifier has no hydra; give it one: HydraClassifier(Hydra.load(directory))")
         return self.hydra
-
-
-def _is_prepared(rows: Sequence[Any] | np.ndarray | Tensor) -> bool:
-    if isinstance(rows, Tensor):
-        return True
-    return isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
-
-
-def _as_tensor(rows: Any) -> Tensor:
-    return rows if isinstance(rows, Tensor) else torch.from_numpy(np.ascontiguousarray(rows)).float()

@@ -23,6 +23,7 @@ def as_pipeline(hydra: Hydra, **options: Any) -> Any:
     """
     if hydra.num_classes is None:
         raise HydraError("a pipeline classifies; this hydra compares images with texts and has no classes")
+    options.setdefault("device", next(hydra.parameters()).device)  # else it would be moved to a GPU that is there
     if "tokenizer" in preprocess_of(hydra):
         return _Texts(model=HydraModel(hydra), tokenizer=_Prepared(hydra), **options)
     return _Images(model=HydraModel(hydra), image_processor=_Prepared(hydra), **options)

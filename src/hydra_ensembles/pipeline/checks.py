@@ -30,6 +30,7 @@ def check_fits(recipe: RunRecipe, splits: Splits) -> None:
     for library in ("torchmetrics", "torch_uncertainty"):
         if find_spec(library) is None:
             raise MissingExtra("evaluating needs the 'eval' extra: pip install 'hydra-ensembles[eval]'")
+    recipe = counted(recipe)
     model = _shape(recipe)
     name_classes(model, splits.classes)
     check_heads(recipe, model)

@@ -1,6 +1,7 @@
 """The model card of a run's hydra: what it is, what it was measured at, what it is for and what not."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def model_card(run: str | Path, licence: str | None = None, repo: str = "owner/n
         table=_table(found),
         example=_example(takes, repo),
         takes=takes,
+        fitted=_FITTED if found.models[HYDRA]["about"].get("decisions") else _NOT_FITTED,
         limits=limits,
         licence=f"`{licence}`" if licence else "**not stated** by whoever made this card; find it out before using",
     )
@@ -62,8 +64,13 @@ def _front_matter(takes: str, licence: str | None) -> str:
 
 def _backbone(recipe: Mapping[str, Any]) -> str:
     reference = str((recipe.get("backbone") or {}).get("model", "a backbone that its recipe does not name"))
-    # A path of the machine that made it is of no use to others.
-    return f"`{reference if ':' in reference else Path(reference).name}`"
+    if reference.startswith("hf:pkg:"):  # a package is the same everywhere
+        return f"`{reference}`"
+    # Of a path of the machine that made it, only its end is of use to others.
+    found = re.fullmatch(r"(timm|torchvision|open_clip|hf):([^$]*)", reference)
+    scheme, path = (f"{found[1]}:", found[2]) if found else ("", reference)
+    name = path.rstrip("/").replace("\\", "/").split("/")[-1]
+    return f"`{scheme}{name}`"
 
 
 def _table(run: Run) -> str:
@@ -97,6 +104,10 @@ prediction = hydra.predict(prepare(hydra, {inputs}))
 print(prediction.label, prediction.confidence, prediction.epistemic, prediction.decision)"""
 
 
+_FITTED = """Thresholds were set on the data of this run; set them again on your
+own (`OODDetector`, `ConformalSets`, `TemperatureScaler`)."""
+_NOT_FITTED = """It has no thresholds yet; set them on your own data
+(`OODDetector`, `ConformalSets`, `TemperatureScaler`)."""
 _CARD = """{front}
 
 # {title}
@@ -125,14 +136,12 @@ pip install 'hydra-ensembles[hub,data]'
 ## Intended use
 
 Classifying {takes} of the kind it was trained for, where it matters to know when not to rely on an answer: hold back
-what it is unsure of, and what it calls out of distribution. Thresholds were set on the data of this run; set them again
-on your own (`OODDetector`, `ConformalSets`, `TemperatureScaler`).
+what it is unsure of, and what it calls out of distribution. {fitted}
 
 ## Limits
 
 {limits}
-- Out-of-distribution detection is measured on the sets named above; inputs that are strange in another way may look
-  familiar to it.
+- Inputs that are strange in another way than those it was tested with, if any, may look familiar to it.
 - Not for regression, several labels at once, token tasks or generation.
 - Whatever its backbone learned of prejudice and error, it has too.
 

@@ -1,20 +1,25 @@
 """The on-disk format: a directory with model.safetensors and config.json. A hash of numbers. Knows no class of ours."""
 
 from hydra_ensembles.store.directory import (
+    CONFIG,
     FORMAT_VERSION,
+    TENSORS,
     StoreError,
     check_store,
     check_tensors,
     read_config,
     read_store,
     read_tensors,
+    write_model,
     write_store,
 )
 from hydra_ensembles.store.hashing import tensors_digest
 from hydra_ensembles.store.whole import draft_of, whole
 
 __all__ = [
+    "CONFIG",
     "FORMAT_VERSION",
+    "TENSORS",
     "StoreError",
     "check_store",
     "check_tensors",
@@ -24,5 +29,6 @@ __all__ = [
     "read_tensors",
     "tensors_digest",
     "whole",
+    "write_model",
     "write_store",
 ]

@@ -18,7 +18,7 @@ from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store.whole import draft_of, whole
 
 FORMAT_VERSION = 1
-_TENSORS, _CONFIG = "model.safetensors", "config.json"
+TENSORS, CONFIG = "model.safetensors", "config.json"
 
 
 class StoreError(HydraError):
@@ -30,47 +30,62 @@ def write_store(directory: str | Path, kind: str, config: Mapping[str, Any], ten
 
     Each file appears whole or not at all. Both carry one mark, so that a pair of different writes is noticed.
     """
-    directory = Path(directory).expanduser()
+    return _write(Path(directory).expanduser(), kind, config, tensors)
+
+
+def write_model(directory: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
+    """Write a plain model, without kind and version. An older one is replaced; nothing else ever is."""
+    return _write(Path(directory).expanduser(), None, config, tensors)
+
+
+def _write(directory: Path, kind: str | None, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
     try:
         body = json.dumps(dict(config), indent=1, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise StoreError(f"the config of {directory} cannot be written as JSON: {error}") from None
     mark = hashlib.sha256(body.encode()).hexdigest()[:16]
-    head = {"format_version": FORMAT_VERSION, "kind": kind, "mark": mark}
+    head = {} if kind is None else {"format_version": FORMAT_VERSION, "kind": kind, "mark": mark}
     text = json.dumps({**head, **config}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     owned = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     try:
-        _check_may_write(directory)
+        _check_may_write(directory, kind)
         directory.mkdir(parents=True, exist_ok=True)
-        with whole(directory / _TENSORS) as draft:
+        with whole(directory / TENSORS) as draft:
             save_file(owned, draft, metadata={"format": "pt", "mark": mark})
-        with whole(directory / _CONFIG) as draft:
+        with whole(directory / CONFIG) as draft:
             draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{directory} cannot be written: {error}") from error
     return directory
 
 
-def _check_may_write(directory: Path) -> None:
+def _check_may_write(directory: Path, kind: str | None) -> None:
     if directory.exists() and not directory.is_dir():
         raise StoreError(f"{directory} is a file; a store is a directory")
     found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    drafts = [draft_of(directory / name).name for name in (_TENSORS, _CONFIG)]  # of a write that was killed
+    drafts = [draft_of(directory / name).name for name in (TENSORS, CONFIG)]  # of a write that was killed
     found = [name for name in found if name not in drafts]
-    if not found or (found == [_TENSORS] and _mark(directory) is not None):
+    if not found or (found == [TENSORS] and _mark(directory) is not None):
         return
-    strangers = [name for name in found if name not in (_TENSORS, _CONFIG)]
-    if strangers or "format_version" not in read_config(directory):
+    strangers = [name for name in found if name not in (TENSORS, CONFIG)]
+    if strangers or not _is_alike(read_config(directory), kind):
+        what = "a store of ours" if kind is not None else "a model that save_model wrote"
         raise StoreError(
-            f"{directory} holds '{(strangers or found)[0]}', which is not part of a store of ours; "
-            "choose another directory"
+            f"{directory} holds '{(strangers or found)[0]}', which is not part of {what}; choose another directory"
         )
+
+
+def _is_alike(config: Mapping[str, Any], kind: str | None) -> bool:
+    """Is it of the sort that may be replaced: a store by a store, a plain model by a plain model?"""
+    if kind is not None:
+        return "format_version" in config
+    return "format_version" not in config and {"library", "architecture"} <= set(config)
 
 
 def _mark(directory: str | Path) -> str | None:
     """The mark that we put on the tensors we write."""
     try:
-        with safe_open(_file(directory, _TENSORS), framework="pt") as file:
+        with safe_open(_file(directory, TENSORS), framework="pt") as file:
             return (file.metadata() or {}).get("mark")
     except SafetensorError:
         return None
@@ -82,7 +97,7 @@ def read_store(directory: str | Path, kind: str) -> tuple[dict[str, Any], dict[s
     tensors = read_tensors(directory)
     mark = _mark(directory)
     if mark is not None and mark != config.get("mark"):
-        raise StoreError(f"{_TENSORS} and {_CONFIG} of {directory} come from different writes; write the store again")
+        raise StoreError(f"{TENSORS} and {CONFIG} of {directory} come from different writes; write the store again")
     return config, tensors
 
 
@@ -91,10 +106,10 @@ def check_store(directory: str | Path, kind: str) -> dict[str, Any]:
     config = read_config(directory)
     version = config.get("format_version")
     if version is None:
-        raise StoreError(f"{_file(directory, _CONFIG)} has no 'format_version': this is not a store written by us")
+        raise StoreError(f"{_file(directory, CONFIG)} has no 'format_version': this is not a store written by us")
     if version != FORMAT_VERSION:
         raise StoreError(
-            f"{_file(directory, _CONFIG)} has format_version {version!r}, this library reads {FORMAT_VERSION}; "
+            f"{_file(directory, CONFIG)} has format_version {version!r}, this library reads {FORMAT_VERSION}; "
             "update hydra-ensembles or write the store again"
         )
     if config.get("kind") != kind:
@@ -104,7 +119,7 @@ def check_store(directory: str | Path, kind: str) -> dict[str, Any]:
 
 def read_config(directory: str | Path) -> dict[str, Any]:
     """The parsed config.json of a directory."""
-    path = _file(directory, _CONFIG)
+    path = _file(directory, CONFIG)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -116,7 +131,7 @@ def read_config(directory: str | Path) -> dict[str, Any]:
 
 def read_tensors(directory: str | Path) -> dict[str, Tensor]:
     """The tensors of a directory, by name."""
-    path = _file(directory, _TENSORS)
+    path = _file(directory, TENSORS)
     try:
         return load_file(path)
     except SafetensorError as error:
@@ -127,7 +142,7 @@ def read_tensors(directory: str | Path) -> dict[str, Tensor]:
 
 def check_tensors(directory: str | Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Refuse tensors whose names or shapes are not the expected ones."""
-    path = Path(directory) / _TENSORS
+    path = Path(directory) / TENSORS
     for name, tensor in expected.items():
         if name in found and found[name].is_floating_point() != tensor.is_floating_point():
             raise StoreError(f"{path}: tensor '{name}' is of dtype {found[name].dtype}, expected {tensor.dtype}")

@@ -7,9 +7,8 @@ from typing import Any
 
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
-from hydra_ensembles.store.directory import StoreError
+from hydra_ensembles.store.directory import CONFIG, TENSORS, StoreError
 
-FILES = ("model.safetensors", "config.json")
 CARD = "README.md"
 
 
@@ -55,6 +54,6 @@ def fetched(reference: str | Path, revision: str | None = None, token: str | Non
         raise StoreError(f"{reference} is not a directory, and not 'owner/name' on a hub")
     hub = import_extra("huggingface_hub", "hub", "fetching from a hub")
     try:
-        return Path(hub.snapshot_download(reference, revision=revision, token=token, allow_patterns=list(FILES)))
+        return Path(hub.snapshot_download(reference, revision=revision, token=token, allow_patterns=[TENSORS, CONFIG]))
     except Exception as error:
         raise StoreError(f"'{reference}' is not on this disk and cannot be fetched: {in_one_line(error)}") from error
