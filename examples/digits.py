@@ -30,7 +30,7 @@ from hydra_ensembles import (
 from hydra_ensembles.members import Recipe
 
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
-TRAINING = Recipe("digits", learning_rate=2e-3, epochs=30, batch_size=32, warm_up=0.1, stop_on="nll")
+TRAINING = Recipe("digits", learning_rate=2e-3, epochs=20, batch_size=32, warm_up=0.1, stop_on="nll")
 
 
 class Data(NamedTuple):

@@ -1,6 +1,6 @@
-"""What a hydra of any architecture costs, is and exports to, before any training: with random weights, in seconds.
+"""What a hydra of any architecture costs, is and exports to, before any training: with random weights.
 
-Run: python examples/own_model.py [timm:vit_small_patch16_224] [--keep 4]     (needs the extras vision, export)
+Run: python examples/own_model.py [timm:vit_small_patch16_224]     (needs the extras vision, export)
 """
 
 import sys
@@ -19,11 +19,12 @@ def main() -> None:
     model = load_model(reference)  # random weights; load yours with timm.create_model(..., pretrained=True)
     print(describe(model))
     full = HeadSet.all(model)
-    keep = int(sys.argv[sys.argv.index("--keep") + 1]) if "--keep" in sys.argv else len(full) * 2 // 3
-    members = [prune(model, HeadSet.sample(model, keep=keep, seed=seed)) for seed in range(3)]
+    # Every third head of a layer goes, for each member another third; circuits would choose.
+    members = [prune(model, full.without([head for head in full if head.index % 3 == m])) for m in range(3)]
     hydra = fuse(members)
     whole, fused = (sum(p.numel() for p in one.parameters()) for one in (model, hydra))
-    print(f"{keep} of {len(full)} heads a member; {fused / 1e6:.1f} M parameters, one network has {whole / 1e6:.1f} M")
+    kept = ", ".join(str(len(member.heads)) for member in members)
+    print(f"{kept} of {len(full)} heads a member; {fused / 1e6:.1f} M parameters, one network has {whole / 1e6:.1f} M")
 
     inputs = Backbone.of(model).sample()
     with torch.no_grad():

@@ -208,7 +208,6 @@ CASES = [
     Case("timm-eva02-base", lambda: _eva("eva02_base_patch14_224"), "image"),
     Case("timm-dinov3", lambda: _eva("vit_small_patch16_dinov3"), "image"),
     Case("timm-perception", lambda: _eva("vit_pe_core_tiny_patch16_384"), "image"),
-    Case("timm-rope-registers", lambda: _eva("vit_medium_patch16_rope_reg1_gap_256"), "image"),
     Case("torchvision", _torchvision, "image"),
     Case("torchvision-hidden", lambda: _torchvision(representation_size=20, dropout=0.1), "image"),
     Case("bert", lambda: _bert_layout("Bert"), "text", takes_types=True),

@@ -1,5 +1,6 @@
 """Stems: from images or token ids to the first state. Shapes: B batch, T tokens, D width."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -118,7 +119,7 @@ class RotaryPatchStem(PatchStem):
     def __init__(self, conv: nn.Conv2d, image_size: tuple[int, int], rotary: Rotary, **others: Any):
         super().__init__(conv, image_size, **others)
         self.register_buffer("rotary", rotary.table.detach())
-        self.rotary_settings = rotary.settings
+        self.rotary_settings = json.loads(json.dumps(rotary.settings))  # as it comes back from a store
 
     def forward(self, inputs: Tensor | Mapping[str, Any]) -> State:
         state = super().forward(inputs)
