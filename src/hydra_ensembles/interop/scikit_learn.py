@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hydra_ensembles.data.batches import inputs_to
 from hydra_ensembles.data.preparing import prepare
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.fusion import Hydra
@@ -59,11 +60,8 @@ class HydraClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows = X[start : start + self.batch_size]
             rows = rows.numpy(force=True) if isinstance(rows, Tensor) else rows
             is_prepared = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
-            inputs: Any = torch.from_numpy(np.ascontiguousarray(rows)).float() if is_prepared else prepare(hydra, rows)
-            inputs = (
-                inputs.to(device) if isinstance(inputs, Tensor) else {name: x.to(device) for name, x in inputs.items()}
-            )
-            parts.append(hydra(inputs).double().softmax(dim=-1).cpu().numpy())
+            inputs = torch.from_numpy(np.ascontiguousarray(rows)).float() if is_prepared else prepare(hydra, rows)
+            parts.append(hydra(inputs_to(inputs, device)).double().softmax(dim=-1).cpu().numpy())
         return np.concatenate(parts)[:, np.argsort(self._names())]
 
     def predict(self, X: Any) -> np.ndarray:
