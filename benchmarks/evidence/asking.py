@@ -28,19 +28,19 @@ def asked(
     Where the setting has corrupted test sets, another unit, wanted only where its answers are, asks about those.
     """
 
-    def ask(place: Path, sets_of: Callable[[nn.Module], Mapping[str, Batches]], features: bool) -> None:
-        model, plain = build(), networks.setting.load(0)
-        if networks.setting.asked_in == "bf16":
-            classify_in_fp32(model, num_classes(plain))
+    def ask(place: Path, sets_of: Callable[[nn.Module], Mapping[str, Batches]], features: bool) -> Mapping[str, str]:
+        precision, plain = networks.setting.asked_in, networks.setting.load(0)
+        model = prepared(build(), plain, precision)
         for split, batches in sets_of(plain).items():
             kept = place / split.replace("/", "-")
             if not (kept / "config.json").is_file():
                 has_labels = getattr(batches, "labels", None) is not None
-                with in_precision(networks.setting.asked_in):
+                with in_precision(precision):
                     found = answers(model, batches, labels=has_labels, features=features, progress=False)
                 # Distances between features are sums of many squares.
                 wide = None if found.features is None else found.features.float()
                 replace(found, features=wide).save(kept)
+        return {"asked_in": precision}
 
     if (shifts := networks.setting.shifts) is not None:
         networks.units.add(f"{SHIFTED}{name}", lambda place: ask(place, shifts, False), after)
@@ -49,6 +49,13 @@ def asked(
         lambda place: ask(place, lambda model: sets_of(networks.setting, model, features), features),
         after,
     )
+
+
+def prepared(model: nn.Module, plain: nn.Module, precision: str) -> nn.Module:
+    """A model that is to answer in a precision; `plain` is the network it comes from."""
+    if precision == "bf16":
+        classify_in_fp32(model, num_classes(plain))
+    return model
 
 
 def in_precision(name: str) -> torch.autocast:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidence.asking import ask_network
+from evidence.asking import ANSWERS, in_precision, prepared
 from evidence.comparing import compared
 from evidence.judging import file_name
+from evidence.methods import Row
 from evidence.networks import Networks
-from hydra_ensembles import Protocol
+from hydra_ensembles import Protocol, fuse
 from hydra_ensembles.evaluation import Answers, answers
 from hydra_ensembles.evaluation.answers import load_answers
 from hydra_ensembles.evaluation.metrics import separation_metrics
@@ -73,27 +74,26 @@ def separation(known: Tensor, unknown: Mapping[str, Tensor], groups: Mapping[str
     return {**sets, **means}
 
 
-def rounding(networks: Networks) -> str:
-    """What it changes that networks answer in bf16: `single` with seed 0 asked again in fp32."""
-    base, setting = networks.base(0), networks.setting
-    kept = ask_network(networks, base, features=True)
+def rounding(networks: Networks, asked: Row) -> str:
+    """What it changes that networks answer in bf16: one network or hydra, asked again in the other precision."""
+    setting, (kept,) = networks.setting, asked.parts
 
     def work() -> Mapping[str, Any]:
-        model, known = networks.load(base), next(iter(setting.known_tests.values()))
-        rough = load_answers(networks.units.directory(kept))
-        fine = {name: answers(model, batches, progress=False) for name, batches in setting.tests(model).items()}
-        scores: dict[str, Mapping[str, Tensor]] = {
-            precision: {name: ood_scores("msp", finest(found[name].logits)) for name in fine}
-            for precision, found in (("bf16", rough), ("fp32", fine))
-        }
+        plain, known = setting.load(0), next(iter(setting.known_tests.values()))
+        members = [networks.load(unit) for unit in asked.members or (kept.replace(ANSWERS, "networks/"),)]
+        other = "fp32" if setting.asked_in == "bf16" else "bf16"
+        model = prepared(fuse(members) if asked.members else members[0], plain, other)
+        with in_precision(other):
+            again = {name: answers(model, batches, progress=False) for name, batches in setting.tests(plain).items()}
         said: dict[str, Any] = {}
-        for precision, found in (("bf16", rough), ("fp32", fine)):
-            unknown = {name: score for name, score in scores[precision].items() if name not in known}
-            inside = torch.cat([scores[precision][name] for name in known])
-            right = torch.cat([found[name].logits.mean(1).argmax(-1).eq(_labels(fine[name])) for name in known])
+        for precision, found in ((setting.asked_in, load_answers(networks.units.directory(kept))), (other, again)):
+            scores = {name: ood_scores("msp", finest(found[name].logits)) for name in again}
+            unknown = {name: score for name, score in scores.items() if name not in known}
+            inside = torch.cat([scores[name] for name in known])
+            right = torch.cat([found[name].logits.mean(1).argmax(-1).eq(_labels(found[name])) for name in known])
             auroc = separation(inside, unknown, setting.groups)["average"]["auroc"]
             said[precision] = {"accuracy": float(right.double().mean()), "auroc": auroc}
-        return {"answered_in": said}
+        return {"method": asked.method, "answered_in": said}
 
     return extra(networks, "precision", work, (kept,))
 

@@ -104,6 +104,7 @@ def figures(networks: Networks, row: Row) -> dict[str, Any]:
         "temperature": fitted.value,
         "validation": validation(rows),
         "columns": columns,
+        "asked_in": sorted({networks.units.done(part).get("asked_in", "fp32") for part in row.parts}),
         "networks": {unit: networks.units.done(unit) for unit in _networks(networks, row)},
         "evaluations": evaluations,
     }

@@ -6,6 +6,7 @@ Writes results/text/METHOD-SEED.json and more; what is done is passed over.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence import claims
 from evidence.choosing import Maker, choice, chosen_rows
-from evidence.extras import extra, honest, paired, separation
+from evidence.extras import extra, honest, paired, rounding, separation
 from evidence.heads import conditions, projected, separated
 from evidence.judging import results_unit
 from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, row
@@ -75,22 +76,25 @@ def planned() -> tuple[Networks, list[str]]:
     rows = [(method, seed) for seed in SEEDS for method in three] + [(method, 0) for method in ONE_SEED]
     wanted = [results_unit(networks, row(networks, method, seed)) for method, seed in rows]
     wanted += [honest(networks), extra(networks, "formatting", formatting), paired(networks, PAIRS, SEEDS)]
+    # Rows of the table answer in fp32, and so do what is compared with them before training and fusion.
+    rough = replace(networks, setting=replace(SETTING, asked_in="bf16"))
+    wanted += [rounding(networks, row(networks, "hydra (circuit)", 0))]
     for found in (
         claims.without_training(networks),
         claims.not_fused(networks),
-        (make(networks, 0) for make in VARIANTS),
-        claims.swept(networks),
-        claims.sources(networks),
-        claims.member_counts(networks),
-        claims.other_search(networks, "long phrases", known=long_phrases),
+        (make(rough, 0) for make in VARIANTS),
+        claims.swept(rough),
+        claims.sources(rough),
+        claims.member_counts(rough),
+        claims.other_search(rough, "long phrases", known=long_phrases),
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
-    wanted += [choice(networks, VARIANTS), *chosen_rows(networks, VARIANTS, SEEDS)]
+    wanted += [choice(rough, VARIANTS), *chosen_rows(rough, VARIANTS, SEEDS)]
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "sst2-validation"), {FAR[0]: lambda m: shown(m, FAR[0])})]
-    shared = [claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items() for seed in SEEDS]
-    shared += claims.trunks_without_training(networks)
+    shared = [claims.trunk(rough, seed, blocks, keep) for blocks, keep in TRUNKS.items() for seed in SEEDS]
+    shared += claims.trunks_without_training(rough)
     wanted += [results_unit(networks, one, "claims") for one in shared]
     return networks, wanted
 

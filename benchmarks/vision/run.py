@@ -82,7 +82,7 @@ def planned() -> tuple[Networks, list[str]]:
     rows = [(method, seed) for seed in SEEDS for method in three]
     rows += [(method, 0) for method in (*ONE_SEED, *SETTING.more_methods, *STRONGER)]
     wanted = [results_unit(networks, row(networks, method, seed)) for method, seed in rows]
-    wanted += [honest(networks), rounding(networks), paired(networks, PAIRS, SEEDS)]
+    wanted += [honest(networks), rounding(networks, row(networks, "single", 0)), paired(networks, PAIRS, SEEDS)]
     for found in (
         (make(networks, 0) for make in VARIANTS),
         (

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from evidence import claims as claimed
 from evidence import extras, judging, page, summary
+from evidence.asking import ask_hydra
 from evidence.choosing import choice, chosen_rows
 from evidence.comparing import compared
 from evidence.methods import REBUILT, SEEDS_OF, row
@@ -18,6 +19,7 @@ from evidence.setting import Setting
 from evidence.units import Units
 from families import BY_NAME, CLASSES, model_of
 from hydra_ensembles.data.batches import TensorBatches
+from hydra_ensembles.evaluation.answers import load_answers
 from hydra_ensembles.members import Recipe
 
 RECIPE = Recipe("toy", learning_rate=1e-3, epochs=1, dropout=0.1)
@@ -273,6 +275,23 @@ def test_a_variant_is_chosen_by_validation_figures_and_then_measured(networks):
     assert row["validation"]["ood"]["msp"]["auroc"] == best["auroc"]
     assert "hydra (chosen) minus DE(D)" in json.loads((folder / "compared-chosen.json").read_text())["differences"]
     (folder / "hydra-chosen-0.json").unlink()  # not one of the rows that other tests count
+
+
+def test_claims_may_answer_in_bf16_and_what_that_changes_is_measured(networks):
+    rough = replace(networks, setting=replace(networks.setting, asked_in="bf16"))
+    usual = row(networks, "hydra (circuit)", 0)
+    part = ask_hydra(rough, "hydra-rough-0", usual.members)
+    made = judging.results_unit(rough, replace(usual, method="hydra (rough)", parts=(part,)), "claims")
+    networks.units.run([made, extras.rounding(networks, usual)])
+    fine, coarse = (load_answers(networks.units.directory(one))["first"].logits for one in (usual.parts[0], part))
+    assert not torch.equal(fine, coarse)
+    assert torch.allclose(fine, coarse, atol=0.05)
+    claim = page.read(networks.setting.name, "claims/hydra-rough-0")
+    assert claim["asked_in"] == ["bf16"]
+    assert page.read(networks.setting.name, "hydra-circuit-0")["asked_in"] == ["fp32"]
+    found = page.read(networks.setting.name, "precision")
+    assert found["method"] == "hydra (circuit)"
+    assert found["answered_in"]["bf16"]["accuracy"] == claim["columns"]["first"]["answers"]["accuracy"]
 
 
 def test_paired_differences_are_those_of_the_figures(networks):
