@@ -15,7 +15,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence import claims
-from evidence.choosing import Maker, choice, chosen_rows
 from evidence.extras import extra, honest, paired, rounding, separation
 from evidence.heads import conditions, projected, separated
 from evidence.judging import results_unit
@@ -47,23 +46,12 @@ CLAIMS = [
     ("hydra (sampled), 5 members", "hydra (sampled)"),
     ("hydra (joint)", "hydra (circuit)"),
     ("hydra (circuit), trunk of 3", "hydra (circuit)"),
-    ("hydra (circuit), own bases, 36 heads, grouped", "hydra (circuit)"),
-    ("hydra (circuit), own bases, 36 heads, grouped", "DE(D)+"),
+    ("hydra (circuit), grouped", "hydra (circuit)"),
     ("CircAvg, long phrases", "CircAvg"),
     ("CircAvg, long phrases, no training", "CircAvg, no training"),
     ("CircAvg", "Taylor"),
     ("DE(D)", "DE-heads"),
 ]
-VARIANTS: tuple[Maker, ...] = (
-    claims.grouped,
-    lambda networks, seed: claims.trained_otherwise(networks, seed, "smoothing 0.1", "smooth", label_smoothing=0.1),
-    lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "average"),
-    lambda networks, seed: claims.own_bases(networks, seed, SETTING.keep, "grouped"),
-    lambda networks, seed: row(networks, "hydra (circuit), 48 heads", seed),
-    lambda networks, seed: claims.own_bases(networks, seed, 48, "grouped"),
-    lambda networks, seed: claims.trunk(networks, seed, 3, 18),
-)
-"""Changes of the paper's recipe, beside joint selection; which is best is said by validation data alone."""
 TRUNKS = {3: 18, 4: 12}
 """Shared blocks, half and two thirds of all, and the heads kept behind them, as large a share as without a trunk."""
 PROBES = 16
@@ -82,14 +70,14 @@ def planned() -> tuple[Networks, list[str]]:
     for found in (
         claims.without_training(networks),
         claims.not_fused(networks),
-        (make(rough, 0) for make in VARIANTS),
-        claims.swept(rough),
+        [claims.grouped(rough, 0)],
+        claims.other_search(rough, "long phrases", known=long_phrases),
         claims.sources(rough),
         claims.member_counts(rough),
-        claims.other_search(rough, "long phrases", known=long_phrases),
+        claims.swept(rough),
+        [claims.trunk(rough, 0, 3, TRUNKS[3])],
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
-    wanted += [choice(rough, VARIANTS), *chosen_rows(rough, VARIANTS, SEEDS)]
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "sst2-validation"), {FAR[0]: lambda m: shown(m, FAR[0])})]
