@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from evidence.pixels import KeptImages
 from evidence.setting import Setting
 from hydra_ensembles import load_model
 from hydra_ensembles.backbones import origin_of
 from hydra_ensembles.data import Batches, batches_for, open_data
+from hydra_ensembles.data.images import ImageBatches
 from hydra_ensembles.evaluation.shift import IMAGE_CORRUPTIONS, SEVERITIES, shifted_batches
 from hydra_ensembles.members import RECIPES, Recipe
 
@@ -56,7 +58,9 @@ def load(seed: int) -> nn.Module:
 def images(model: nn.Module, file: str, labels: bool = True, batch_size: int = 64, **options: Any) -> Batches:
     """Images as the model takes them, all of them brought to 32 pixels first, as CIFAR's are."""
     rows = open_data(f"{IMAGES}/{file}")
-    return batches_for(model, rows, batch_size=batch_size, labels=labels, first_size=FIRST_PIXELS, **options)
+    made = batches_for(model, rows, batch_size=batch_size, labels=labels, first_size=FIRST_PIXELS, **options)
+    assert isinstance(made, ImageBatches)
+    return KeptImages(made, KEPT / "pixels")
 
 
 def train(model: nn.Module, seed: int) -> Batches:
