@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import accumulate
 from pathlib import Path
 
 from provenance import provenance, write_results
@@ -62,25 +63,23 @@ def main() -> None:
         work.mkdir()
         for title, content in files_of(page).items():
             (work / title).write_text(content)
-        steps = []
+        steps: dict[str, float] = {}
         for command in ["pip install torch", *commands_of(page)]:
             started = time.monotonic()
             done = subprocess.run(
                 shlex.split(from_wheel(command, wheel)), cwd=work, env=environment, capture_output=True, text=True
             )
-            steps.append({"command": command, "seconds": round(time.monotonic() - started, 1)})
-            print(f"{steps[-1]['seconds']:7.1f} s  {command}", flush=True)
+            steps[command] = round(time.monotonic() - started, 1)
+            print(f"{steps[command]:7.1f} s  {command}", flush=True)
             if done.returncode:
                 raise SystemExit(f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
             if command == "pip install torch":
                 (site,) = (place / "venv" / "lib").glob("python*/site-packages")
                 shutil.copy(CI / f"{HOOK}.py", site)
                 (site / f"{HOOK}.pth").write_text(f"import {HOOK}\n")
-    since = {
-        what: round(sum(step["seconds"] for step in steps[: [s["command"] for s in steps].index(command) + 1]), 1)
-        for what, command in ASKED.items()
-    }
-    write_results("first_steps", {"steps": steps, "seconds_to": since, "provenance": provenance()})
+    since = dict(zip(steps, accumulate(steps.values()), strict=True))
+    waited = {what: round(since[command], 1) for what, command in ASKED.items()}
+    write_results("first_steps", {"seconds": steps, "seconds_to": waited, "provenance": provenance()})
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Claim:
     look: Callable[[str], Found | None]
     """From a setting's name; None where its results are not there yet."""
     file: str
-    """Of the setting, or, with a folder before it, any."""
+    """Of the setting (`NAME/` is a folder of it), or, with a folder before it, any."""
 
 
 def difference_claim(
@@ -95,7 +95,8 @@ def ledger(setting: str, claims: Sequence[Claim]) -> Table:
     for claim in claims:
         found = claim.look(setting) or Found("", MISSING)
         cells = {"where": claim.where, "paper": claim.paper, "ours": found.ours or None, "verdict": found.verdict}
-        file = claim.file if "/" in claim.file else f"{setting}/{claim.file}.json"
+        file = f"{setting}/{claim.file}{'' if claim.file.endswith('/') else '.json'}"
+        file = claim.file if "/" in claim.file[:-1] else file
         rows.append(Row(claim.says, {**cells, "file": file}))
     return Table(columns, rows, row_heading="claim")
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from evidence.agreement import diversity, scores, seeds, sweep
 from evidence.ledger import Claim, difference_claim, ledger, write_ledger
 from evidence.verdicts import CLAIMED, against, beyond, claimed, controls, inside, members
+from text.setting import SETTING
 
 CLAIMS = [
     Claim(
@@ -81,9 +83,13 @@ CLAIMS = [
         claimed("CircAcc, no training minus CircOOD, no training", "auroc", -1),
         CLAIMED,
     ),
+    *sweep(SETTING.swept),
     *members(),
+    *diversity(),
+    *seeds(),
     *inside(),
     *beyond(trunk=3),
+    *scores(),
     Claim(
         "CircAvg searched on phrases of 12 words or more has a higher AUROC",
         "ours",

@@ -9,10 +9,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from evidence.agreement import diversity, scores, seeds, sweep
 from evidence.ledger import FAILS, HOLDS, Claim, Found, difference_claim, ledger, write_ledger
 from evidence.summary import shifts_of
 from evidence.verdicts import CLAIMED, against, beyond, claimed, controls, inside, members
 from vision import imagenet
+from vision.setting import SETTING
 
 IMAGENET = imagenet.SETTING.name
 WITHOUT = "auroc_without_mnist"
@@ -128,9 +130,13 @@ CLAIMS = [
         on_imagenet("CircAcc, no training minus CircOOD, no training", "auroc", -1),
         f"{IMAGENET}/{CLAIMED}.json",
     ),
+    *sweep(SETTING.swept),
     *members(),
+    *diversity(),
+    *seeds(),
     *inside(),
     *beyond(trunk=6),
+    *scores(),
     Claim(
         "label smoothing in the second training lifts hydra (circuit)",
         "ours",

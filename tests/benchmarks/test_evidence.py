@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from evidence import agreement, extras, judging, page, summary
 from evidence import claims as claimed
-from evidence import extras, judging, page, summary
 from evidence.asking import ask_hydra
 from evidence.choosing import choice, chosen_rows
 from evidence.comparing import compared
@@ -323,3 +323,16 @@ def test_a_unit_that_fails_stays_to_be_done(tmp_path):
     with pytest.raises(ValueError, match="broken"):
         units.run(["one"])
     assert not units.is_done("one")
+
+
+def test_pairs_of_figures_must_agree(networks):
+    name = networks.setting.name
+    found = {claim.says: claim.look(name) for claim in (*agreement.scores(), *agreement.sweep((9, 6)))}
+    assert all(one is not None for one in found.values())
+    plain = page.read(name, "hydra-circuit-0")["columns"]["first"]
+    mutual, msp = (100 * plain["ood"][score]["average"]["auroc"] for score in ("mutual_information", "msp"))
+    says = "mutual information of hydra (circuit) has a higher AUROC than its MSP"
+    assert found[says].ours.startswith(f"{mutual:.2f} against {msp:.2f}")
+    assert found[says].verdict == agreement.agreed([(mutual, msp)])
+    assert [claim.look(name) for claim in agreement.seeds()] == [None]
+    assert [claim.look(name) is None for claim in agreement.diversity()] == [False]

@@ -1,0 +1,200 @@
+"""Claims that compare figures of results files pair by pair, over seeds or over numbers of heads.
+
+Such a claim holds if every pair says so, it does not hold if every pair says the opposite, and else it is undecided.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any, TypeAlias
+
+from evidence.ledger import FAILS, HOLDS, UNDECIDED, Claim, Found
+from evidence.summary import results_of
+
+Results: TypeAlias = Mapping[tuple[str, int], Mapping[str, Any]]
+Pairs: TypeAlias = Callable[[Results], Iterator[tuple[float, float]]]
+HYDRA, OTHER = "hydra (circuit)", "DE(D)"
+
+
+def agreed(pairs: Sequence[tuple[float, float]]) -> str:
+    """Is the first of each pair the larger?
+
+    >>> agreed([(2.0, 1.0), (3.0, 2.5)]), agreed([(1.0, 2.0)]), agreed([(2.0, 1.0), (1.0, 1.0)])
+    ('holds', 'does not hold here', 'undecided')
+    """
+    if all(first > second for first, second in pairs):
+        return HOLDS
+    return FAILS if all(first < second for first, second in pairs) else UNDECIDED
+
+
+def agreement(
+    pairs: Pairs, needed: Sequence[str], decimals: int = 2, last_seed: int = 0
+) -> Callable[[str], Found | None]:
+    """A claim that the first of each pair is larger; None until the rows that it needs are there, up to a seed."""
+
+    def look(setting: str) -> Found | None:
+        results = results_of(setting) | results_of(f"{setting}/claims")
+        if any((method, last_seed) not in results for method in needed):
+            return None
+        found = list(pairs(results))
+        means = [fmean(values) for values in zip(*found, strict=True)]
+        above = sum(first > second for first, second in found)
+        shown = f"{means[0]:.{decimals}f} against {means[1]:.{decimals}f} (more in {above} of {len(found)})"
+        return Found(shown, agreed(found))
+
+    return look
+
+
+def scores() -> list[Claim]:
+    """What tells unknown inputs best, and what a temperature does; a pair a seed."""
+    return [
+        Claim(
+            "mutual information of hydra (circuit) has a higher AUROC than its MSP",
+            "ours",
+            "",
+            agreement(lambda found: _scored(found, "mutual_information"), [HYDRA]),
+            "hydra-circuit-SEED",
+        ),
+        Claim(
+            "energy of hydra (circuit) has a higher AUROC than its MSP",
+            "ours",
+            "",
+            agreement(lambda found: _scored(found, "energy"), [HYDRA]),
+            "hydra-circuit-SEED",
+        ),
+        Claim(
+            "MSP of hydra (circuit) has a higher AUROC than Mahalanobis distance in single",
+            "ours",
+            "",
+            agreement(_against_features, [HYDRA, "single"]),
+            "hydra-circuit-SEED",
+        ),
+        Claim(
+            "a temperature lowers the NLL of hydra (circuit) further",
+            "ours",
+            "",
+            agreement(lambda found: _tempered(found, "nll"), [HYDRA], decimals=3),
+            "hydra-circuit-SEED",
+        ),
+        Claim(
+            "… and its ECE",
+            "ours",
+            "",
+            agreement(lambda found: _tempered(found, "ece"), [HYDRA], decimals=3),
+            "hydra-circuit-SEED",
+        ),
+    ]
+
+
+def seeds() -> list[Claim]:
+    """Table 12: is hydra (circuit) steady over seeds?"""
+
+    def spread(found: Results, method: str, metric: str) -> float:
+        return stdev(_figure(found[method, seed], metric) for seed in _seeds(found, method))
+
+    def spreads(found: Results) -> Iterator[tuple[float, float]]:
+        for metric in ("accuracy", "auroc"):
+            yield spread(found, OTHER, metric), spread(found, HYDRA, metric)
+
+    return [
+        Claim(
+            "DE(D) varies more over seeds than hydra (circuit), in accuracy and in AUROC (deviation)",
+            "Table 12",
+            "± 0.04, ± 0.23",
+            agreement(spreads, [HYDRA, OTHER], last_seed=2),
+            "summary",
+        )
+    ]
+
+
+def sweep(numbers: Sequence[int]) -> list[Claim]:
+    """Figures 5, 6: CircAvg against Taylor with more and fewer heads; a pair a number of heads."""
+
+    def claim(says: str, figure: str, ending: str, metric: str, first: str, second: str) -> Claim:
+        def pairs(found: Results) -> Iterator[tuple[float, float]]:
+            for number in numbers:
+                one, other = (found[f"{kind} {number} heads{ending}", 0] for kind in (first, second))
+                yield _figure(one, metric), _figure(other, metric)
+
+        needed = [f"{kind} {number} heads{ending}" for kind in (first, second) for number in numbers]
+        return Claim(says, figure, "a picture", agreement(pairs, needed), "claims/")
+
+    untrained, circuit, taylor = ", no training", "CircAvg", "Taylor"
+    return [
+        claim(
+            "untrained, CircAvg is more accurate than Taylor at every number of heads",
+            "Figure 5",
+            untrained,
+            "accuracy",
+            circuit,
+            taylor,
+        ),
+        claim("… and has a higher AUROC", "Figure 5", untrained, "auroc", circuit, taylor),
+        claim(
+            "trained, Taylor is more accurate than CircAvg at every number of heads",
+            "Figure 6",
+            "",
+            "accuracy",
+            taylor,
+            circuit,
+        ),
+        claim("… and CircAvg has a higher AUROC", "Figure 6", "", "auroc", circuit, taylor),
+    ]
+
+
+def diversity() -> list[Claim]:
+    """Table 9: which source makes members differ?"""
+    heads, others = (
+        "hydra (sampled), differ in heads",
+        [f"hydra (sampled), differ in {one}" for one in ("order", "dropout", "order, dropout")],
+    )
+
+    def disagreement(found: Results, method: str) -> float:
+        return float(_column(found[method, 0])["answers"]["disagreement"])
+
+    def pairs(found: Results) -> Iterator[tuple[float, float]]:
+        yield from ((disagreement(found, heads), disagreement(found, other)) for other in others)
+
+    return [
+        Claim(
+            "members with other heads disagree more than those that differ in anything else",
+            "Table 9",
+            "0.11 against 0.00 to 0.02",
+            agreement(pairs, [heads, *others], decimals=3),
+            "claims/",
+        )
+    ]
+
+
+def _scored(found: Results, score: str) -> Iterator[tuple[float, float]]:
+    for seed in _seeds(found, HYDRA):
+        by_score = _column(found[HYDRA, seed])["ood"]
+        yield 100 * by_score[score]["average"]["auroc"], 100 * by_score["msp"]["average"]["auroc"]
+
+
+def _against_features(found: Results) -> Iterator[tuple[float, float]]:
+    for seed in _seeds(found, HYDRA):
+        distance = _column(found["single", seed])["ood"]["mahalanobis"]
+        yield _figure(found[HYDRA, seed], "auroc"), 100 * distance["average"]["auroc"]
+
+
+def _tempered(found: Results, metric: str) -> Iterator[tuple[float, float]]:
+    for seed in _seeds(found, HYDRA):
+        column = _column(found[HYDRA, seed])
+        yield column["answers"][metric], column["tempered"][metric]
+
+
+def _seeds(found: Results, method: str) -> list[int]:
+    return [seed for name, seed in found if name == method]
+
+
+def _column(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The figures with the first set of known tests."""
+    first: Mapping[str, Any] = next(iter(result["columns"].values()))
+    return first
+
+
+def _figure(result: Mapping[str, Any], metric: str) -> float:
+    """In percent."""
+    column = _column(result)
+    found = column["answers"]["accuracy"] if metric == "accuracy" else column["ood"]["msp"]["average"][metric]
+    return 100 * float(found)
