@@ -23,11 +23,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from clip.setting import FIRST_PIXELS, IMAGES, MODELS, PIXELS, TASK, TRAINING
+from clip.setting import FIRST_PIXELS, IMAGES, KEPT, MODELS, PIXELS, TASK, TRAINING
 from clip.task import TEMPLATES
+from evidence.pixels import KeptImages
 from hydra_ensembles import load_model
 from hydra_ensembles.backbones.references import files_of, tokenizer_of
-from hydra_ensembles.data import Batches, batches_for, open_data, preprocess_of
+from hydra_ensembles.data import Rows, batches_for, open_data, preprocess_of
+from hydra_ensembles.data.images import ImageBatches
 from hydra_ensembles.members import Recipe
 from hydra_ensembles.members.recipes import rate_at
 from hydra_ensembles.members.trainee import plain_attention
@@ -146,24 +148,27 @@ def batches(
     captions = pq.read_table(flickr, columns=["captions"])["captions"].to_pylist()
     how: dict[str, Any] = {"shuffle": True, "seed": seed, "augment": "flip"}
     small = open_data(f"{IMAGES}/cifar100-train.parquet[:{TRAINING.rows}]")
-    known = batches_for(preprocess_of(model), small, batch_size=TRAINING.batch, first_size=FIRST_PIXELS, **how)
-    pictures = batches_for(
-        preprocess_of(model),
-        open_data(f"{flickr}[:{TRAINING.rows}]"),
-        batch_size=TRAINING.batch // 2,
-        labels=False,
-        **how,
-    )
+    how |= {"batch_size": TRAINING.batch, "first_size": FIRST_PIXELS}
+    known = _kept(model, small, **how)
+    how |= {"batch_size": TRAINING.batch // 2, "first_size": None, "labels": False}
+    pictures = _kept(model, open_data(f"{flickr}[:{TRAINING.rows}]"), **how)
     for (_, _, one), (epoch, places, other) in zip(_endless(known, step), _endless(pictures, step), strict=True):
         said = [captions[row][(epoch + row + seed) % len(captions[row])] for row in places.tolist()]
         yield one.inputs, one.labels, other.inputs, _cut(tokenize(said)), prompts
 
 
-def _endless(found: Batches, step: int) -> Iterator[tuple[int, np.ndarray, Any]]:
+def _kept(model: nn.Module, rows: Rows, **how: Any) -> KeptImages:
+    """Read in every epoch, decoded once."""
+    images = batches_for(preprocess_of(model), rows, **how)
+    assert isinstance(images, ImageBatches)
+    return KeptImages(images, KEPT / "pixels")
+
+
+def _endless(found: KeptImages, step: int) -> Iterator[tuple[int, np.ndarray, Any]]:
     """Epoch, rows and batch, one epoch after another, from a step on."""
     epoch, skipped = divmod(step, len(found))
     while True:
-        pairs = zip(found.plan(epoch), found.epoch(epoch), strict=True)  # type: ignore[attr-defined]
+        pairs = zip(found.plan(epoch), found.epoch(epoch), strict=True)
         yield from ((epoch, places, batch) for places, batch in islice(pairs, skipped, None))
         epoch, skipped = epoch + 1, 0
 
@@ -178,9 +183,10 @@ def _optimiser(model: nn.Module) -> torch.optim.Optimizer:
     for name, parameter in model.named_parameters():
         rate = next((rate for prefix, rate in RATES.items() if name.startswith(prefix)), NEW_RATE)
         groups.setdefault((rate, DECAY if parameter.ndim > 1 else 0.0), []).append(parameter)
-    return torch.optim.AdamW(
-        [{"params": part, "lr": rate, "highest": rate, "weight_decay": decay} for (rate, decay), part in groups.items()]
-    )
+    parts = [
+        {"params": part, "lr": rate, "highest": rate, "weight_decay": decay} for (rate, decay), part in groups.items()
+    ]
+    return torch.optim.AdamW(parts, fused=True)
 
 
 def _save(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[tuple[float, float]]) -> None:
