@@ -50,6 +50,16 @@ def test_calibration_draws_where_two_rankings_give_one_set():
     assert len(set(chosen)) == 3
     assert chosen[0] == same[0].keep(8)
     assert chosen[2] == same[2].keep(8)
+    assert chosen.drawn == (1,)
+    assert chosen.to_json()["drawn"] == [1]
+
+
+def test_calibration_takes_further_rankings_before_it_draws():
+    first, other, third = ranking_of(range(11)), ranking_of([11, *range(10)]), ranking_of([11, 10, *range(9)])
+    chosen = select_members([first, first, other, first, other, third], keep=8, how="calibration")
+    assert list(chosen) == [first.keep(8), third.keep(8), other.keep(8)]
+    assert chosen.rankings == (first, third, other)
+    assert chosen.drawn == ()
 
 
 def test_a_trunk_keeps_all_its_heads_and_the_budget_counts_behind_it():

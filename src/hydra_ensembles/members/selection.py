@@ -3,12 +3,12 @@
 - `objectives`: one circuit an objective (the paper's three), each its own member.
 - `sample`: r heads out of the first R of one ranking, drawn with a seed a member (the paper, B.5).
 - `calibration`: one Taylor ranking a member, each from its own calibration sample; where two give the same set, the
-  later one is drawn from its ranking instead.
+  next one of further rankings is taken, and where none is left, the later one is drawn from its ranking instead.
 - `joint` (ours): each member is searched by the score of the ensemble it makes with the members before it.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Selection:
     head_sets: tuple[HeadSet, ...]
     how: str
     rankings: tuple[HeadRanking, ...] = ()
+    drawn: tuple[int, ...] = ()
+    """Of `calibration`: members that are drawn, as their own ranking gives the set of another."""
 
     def __iter__(self) -> Iterator[HeadSet]:
         return iter(self.head_sets)
@@ -57,7 +59,8 @@ class Selection:
     def to_json(self) -> dict[str, Any]:
         """The sets and how much they differ."""
         sets = [heads.to_json() for heads in self]
-        return {"how": self.how, "members": sets, "overlap": self.overlaps(), "divergence": self.divergences()}
+        found = {"how": self.how, "members": sets, "overlap": self.overlaps(), "divergence": self.divergences()}
+        return {**found, "drawn": list(self.drawn)} if self.drawn else found
 
 
 def select_members(
@@ -80,8 +83,8 @@ def select_members(
     """Head sets of M members.
 
     Args:
-        rankings: as many as members (`objectives`, `calibration`), one (`sample`), or none (`joint`; one is taken as
-            the first member's).
+        rankings: as many as members (`objectives`), at least as many (`calibration`), one (`sample`), or none (`joint`;
+            one is taken as the first member's).
         keep: heads kept in all; with a trunk, in the layers behind it.
         members: how many.
         how: see the module's docstring.
@@ -101,7 +104,7 @@ def select_members(
     if members < 1:
         raise SelectionError(f"a hydra has at least one member, found members={members}")
     wanted = {"objectives": members, "calibration": members, "sample": 1}.get(how)
-    if wanted is not None and len(rankings) != wanted:
+    if wanted is not None and len(rankings) != wanted and not (how == "calibration" and len(rankings) > wanted):
         raise SelectionError(f"how='{how}' with {members} members takes {wanted} rankings, found {len(rankings)}")
     if any(ranking.start != rankings[0].start for ranking in rankings):
         raise SelectionError("the rankings are of different models or start from different heads; rank one model")
@@ -111,7 +114,7 @@ def select_members(
         drawn = tuple(sampled(rankings[0], keep, seed + m, trunk, pool) for m in range(members))
         return Selection(drawn, how, tuple(rankings))
     if how == "calibration":
-        return _calibrated(rankings, keep, seed, trunk, pool)
+        return _calibrated(rankings, keep, members, seed, trunk, pool)
     if model is None or id_data is None:
         raise SelectionError("how='joint' searches with the model: give model=, id_data= and ood_data=")
     return _joint(rankings, keep, members, trunk, model, id_data, ood_data, objective, search, journal, progress)
@@ -124,7 +127,10 @@ def sampled(ranking: HeadRanking, keep: int, seed: int, trunk: int = 0, pool: in
     number = behind - keep
     first = round(behind * POOL_SHARE) if pool is None else pool
     if ranking.budget is not None:
-        raise SelectionError("a Taylor ranking per layer holds at its own budget; draw from one with scope='global'")
+        raise SelectionError(
+            "a Taylor ranking per layer holds at its own budget; draw from one with scope='global', or give rankings "
+            "of more calibration samples"
+        )
     if not 0 <= number <= first:
         raise SelectionError(f"cannot draw {number} heads out of the first {first}; keep more heads or widen the pool")
     if first > len(ranking):
@@ -132,18 +138,39 @@ def sampled(ranking: HeadRanking, keep: int, seed: int, trunk: int = 0, pool: in
     return ranking.start.without(random.Random(seed).sample(ranking.removed[:first], number))
 
 
-def _calibrated(rankings: Sequence[HeadRanking], keep: int, seed: int, trunk: int, pool: int | None) -> Selection:
-    chosen: list[HeadSet] = []
-    for m, ranking in enumerate(rankings):
-        heads = ranking.keep(keep, trunk)
-        tries = 0
-        while heads in chosen:
-            if tries == 100:
-                raise SelectionError(f"member {m} comes out like another in 100 draws; widen the pool or keep fewer")
-            heads = sampled(ranking, keep, seed + m + len(rankings) * tries, trunk, pool)
-            tries += 1
-        chosen.append(heads)
-    return Selection(tuple(chosen), "calibration", tuple(rankings))
+def _calibrated(
+    rankings: Sequence[HeadRanking], keep: int, members: int, seed: int, trunk: int, pool: int | None
+) -> Selection:
+    found = [(ranking.keep(keep, trunk), ranking) for ranking in rankings]
+    own, further = found[:members], iter(found[members:])
+    taken = {heads for heads, _ in own}
+    chosen: dict[HeadSet, HeadRanking] = {}
+    drawn = []
+    for m, (heads, ranking) in enumerate(own):
+        if heads in chosen:
+            other = next((pair for pair in further if pair[0] not in taken | set(chosen)), None)
+            if other is None:
+                drawn.append(m)
+            heads, ranking = other or (_unlike(chosen, ranking, keep, members, seed + m, trunk, pool), ranking)
+        chosen[heads] = ranking
+    return Selection(tuple(chosen), "calibration", tuple(chosen.values()), tuple(drawn))
+
+
+def _unlike(
+    chosen: Collection[HeadSet],
+    ranking: HeadRanking,
+    keep: int,
+    members: int,
+    seed: int,
+    trunk: int,
+    pool: int | None,
+) -> HeadSet:
+    """A set drawn from a ranking that no other member has."""
+    draws = (sampled(ranking, keep, seed + members * tries, trunk, pool) for tries in range(100))
+    found = next((heads for heads in draws if heads not in chosen), None)
+    if found is None:
+        raise SelectionError("a member comes out like another in 100 draws; widen the pool or keep fewer")
+    return found
 
 
 def _joint(
