@@ -137,7 +137,7 @@ def main() -> None:
             raise SystemExit("give --weights DIR, --weights NAME:TAG, or --tables")
         networks = Networks(Units(KEPT / FOLDER), TASK, weights)
         wanted = [results_unit(networks, method, 0, FOLDER) for method in ALL]
-        run(networks.units, [one for one in wanted if (only or "") in one], 2, argument("--minutes", None))
+        run({networks.units: [one for one in wanted if (only or "") in one]}, 2, argument("--minutes", None))
         if is_worker():
             return
         write(FOLDER, "hours", {"hours": round(hours(networks.units), 2)})

@@ -44,7 +44,7 @@ def main() -> None:
         sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None for name in ("--only", "--weights")
     )
     networks, wanted, folder = planned(weights)
-    run(networks.units, [one for one in wanted if (only or "") in one], 1 if TOY else 2, argument("--minutes", None))
+    run({networks.units: [one for one in wanted if (only or "") in one]}, 1 if TOY else 2, argument("--minutes", None))
     if not is_worker():
         write(folder, "hours", {"hours": round(hours(networks.units), 2)})
 

@@ -141,12 +141,9 @@ def sweep(numbers: Sequence[int]) -> list[Claim]:
     ]
 
 
-def diversity() -> list[Claim]:
-    """Table 9: which source makes members differ?"""
-    heads, others = (
-        "hydra (sampled), differ in heads",
-        [f"hydra (sampled), differ in {one}" for one in ("order", "dropout", "order, dropout")],
-    )
+def diversity(sources: Sequence[str]) -> list[Claim]:
+    """Table 9: which source makes members differ? Heads, or one of the others?"""
+    heads, *others = (f"hydra (sampled), differ in {one}" for one in ("heads", *sources))
 
     def disagreement(found: Results, method: str) -> float:
         return float(_column(found[method, 0])["answers"]["disagreement"])

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evidence.networks import Networks
@@ -14,6 +15,7 @@ from hydra_ensembles.backbones.references import num_classes
 from hydra_ensembles.data import Batches
 from hydra_ensembles.evaluation import Answers, answers
 from hydra_ensembles.evaluation.answers import load_answers
+from hydra_ensembles.evaluation.detectors import classifier_of
 
 KNOWN_VAL, UNKNOWN_VAL, TRAIN = "known-val", "unknown-val", "train"
 ANSWERS, SHIFTED = "answers/", "shifted/"
@@ -30,16 +32,19 @@ def asked(
 
     def ask(place: Path, sets_of: Callable[[nn.Module], Mapping[str, Batches]], features: bool) -> Mapping[str, str]:
         precision, plain = networks.setting.asked_in, networks.setting.load(0)
-        model = prepared(build(), plain, precision)
+        model = prepared(build(), plain, precision, networks.setting.members)
         for split, batches in sets_of(plain).items():
             kept = place / split.replace("/", "-")
             if not (kept / "config.json").is_file():
                 has_labels = getattr(batches, "labels", None) is not None
                 with in_precision(precision):
                     found = answers(model, batches, labels=has_labels, features=features, progress=False)
-                # Distances between features are sums of many squares.
-                wide = None if found.features is None else found.features.float()
-                replace(found, features=wide).save(kept)
+                if found.features is not None:
+                    # Distances between features are sums of many squares; and this way past `prepared` is in bf16.
+                    wide, classifier = found.features.float(), classifier_of(model)
+                    found = replace(found, features=wide, logits=F.linear(wide, *classifier)[:, None])
+                assert found.logits.dtype == torch.float32
+                found.save(kept)
         return {"asked_in": precision}
 
     if (shifts := networks.setting.shifts) is not None:
@@ -51,10 +56,12 @@ def asked(
     )
 
 
-def prepared(model: nn.Module, plain: nn.Module, precision: str) -> nn.Module:
+def prepared(model: nn.Module, plain: nn.Module, precision: str, members: int) -> nn.Module:
     """A model that is to answer in a precision; `plain` is the network it comes from."""
-    if precision == "bf16":
-        classify_in_fp32(model, num_classes(plain))
+    classes = num_classes(plain)
+    if precision == "bf16" and classes is not None:
+        # One classifier of a method (MIMO's) may answer for all members.
+        classify_in_fp32(model, (classes, members * classes))
     return model
 
 
@@ -63,10 +70,10 @@ def in_precision(name: str) -> torch.autocast:
     return torch.autocast("cpu", torch.bfloat16, enabled=name == "bf16")
 
 
-def classify_in_fp32(model: nn.Module, classes: int | None) -> None:
+def classify_in_fp32(model: nn.Module, sizes: tuple[int, ...]) -> None:
     """Logits are not rounded to bf16, whose three digits would tie what is sure: the classifier stays in fp32."""
     for module in model.modules():
-        if getattr(module, "out_features", None) == classes:
+        if getattr(module, "out_features", None) in sizes:
 
             def forward(x: Tensor, own: Callable[[Tensor], Tensor] = module.forward) -> Tensor:
                 with torch.autocast("cpu", enabled=False):

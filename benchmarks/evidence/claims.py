@@ -4,7 +4,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from evidence.asking import ask_network, asked
-from evidence.methods import MOST_MEMBERS, Row, cost_of_hydra, heads_of, hydra_row, long_ranking, members_of
+from evidence.methods import (
+    KINDS,
+    MOST_MEMBERS,
+    Row,
+    cost_of_hydra,
+    heads_of,
+    hydra_row,
+    long_ranking,
+    members_of,
+    named,
+    taylor_scope,
+)
 from evidence.networks import OBJECTIVES, Networks
 from hydra_ensembles import fuse
 from hydra_ensembles.baselines import DeepEnsemble
@@ -25,24 +36,27 @@ def without_training(networks: Networks) -> Iterator[Row]:
     yield _untrained(networks, "random heads, no training", "random", 0, setting.keep)
 
 
-def swept(networks: Networks, trained: bool = True) -> Iterator[Row]:
-    """Figures 5 and 6: Taylor and CircAvg with more and fewer heads, before and after training."""
+def swept(networks: Networks, trained: bool = True, in_table: Sequence[int] = ()) -> Iterator[Row]:
+    """Figures 5 and 6: Taylor and CircAvg with more and fewer heads, before and after training.
+
+    `in_table` are numbers of heads with which the table has hydras: their first members are those asked about here.
+    """
     setting = networks.setting
     for keep in setting.swept:
         for name, kind in (("CircAvg", "circuit"), ("Taylor", "taylor")):
             if kind == "taylor" and setting.taylor_scope == "layer" and keep % setting.layers:
                 continue
-            is_usual = keep == setting.keep
+            is_usual = keep == setting.keep or keep in in_table
             if is_usual:
-                chosen = heads_of(networks, kind, 0)
+                chosen = heads_of(networks, kind, 0, keep)
             else:
-                taylor = kind == "taylor"
-                order = networks.taylor(0, 0, keep, setting.taylor_scope) if taylor else long_ranking(networks, 0)
+                scope, taylor = taylor_scope(setting, keep), kind == "taylor"
+                order = networks.taylor(0, 0, keep, scope) if taylor else long_ranking(networks, 0)
                 chosen = networks.selection(f"swept-{kind}-{keep}", 0, [order], members=1, keep=keep)
             yield _pruned_row(networks, f"{name} {keep} heads, no training", chosen, 0, keep)
             if trained:
                 unit = (
-                    members_of(networks, kind, 0)[0]
+                    members_of(networks, kind, 0, keep)[0]
                     if is_usual
                     else networks.member(f"swept-{kind}{keep}", 0, 0, chosen)
                 )
@@ -58,10 +72,10 @@ def not_fused(networks: Networks) -> Iterator[Row]:
         yield Row(f"hydra ({name}), not fused", 0, parts, _alone(networks, units), _heads(networks))
 
 
-def sources(networks: Networks) -> Iterator[Row]:
+def sources(networks: Networks, names: Sequence[str] = tuple(SOURCES)) -> Iterator[Row]:
     """Tables 8 and 9: members of hydra (sampled) that differ in some things only."""
     chosen, usual = heads_of(networks, "sampled", 0), members_of(networks, "sampled", 0)
-    for name, (heads, order, dropout) in SOURCES.items():
+    for name, (heads, order, dropout) in ((name, SOURCES[name]) for name in names):
         units = []
         for m in range(networks.setting.members):
             which = (m * heads, m * order, m * dropout)
@@ -136,24 +150,35 @@ def _trunk_heads(networks: Networks, seed: int, blocks: int, keep: int) -> str:
     return networks.selection(f"trunk{blocks}", seed, rankings, keep=keep, trunk=blocks)
 
 
-def grouped(networks: Networks, seed: int) -> Row:
+def grouped(networks: Networks, seed: int, keep: int | None = None) -> Row:
     """Ours: every member keeps its own MLPs."""
-    units = members_of(networks, "circuit", seed)
-    return hydra_row(networks, "hydra (circuit), grouped", "circuit", seed, units, _heads(networks), "grouped")
+    units, kind = members_of(networks, "circuit", seed, keep), named(networks, "circuit", keep)
+    method = f"{_method(networks, 'circuit', keep)}, grouped"
+    return hydra_row(networks, method, kind, seed, units, _heads(networks, keep), "grouped")
 
 
-def from_pretrained(networks: Networks, seed: int, mlp: str) -> Row:
+def from_pretrained(networks: Networks, seed: int, mlp: str, keep: int | None = None) -> Row:
     """Ours: members start from the pre-trained network, not the trained one, and get its whole training."""
-    chosen = heads_of(networks, "circuit", seed)
-    units = [networks.pretrained_member("fresh", seed, m, chosen) for m in range(networks.setting.members)]
-    return hydra_row(networks, f"hydra (circuit), from pre-trained, {mlp}", "fresh", seed, units, _heads(networks), mlp)
+    chosen, kind = heads_of(networks, "circuit", seed, keep), named(networks, "fresh", keep)
+    units = [networks.pretrained_member(kind, seed, m, chosen) for m in range(networks.setting.members)]
+    method = f"{_method(networks, 'circuit', keep)}, from pre-trained, {mlp}"
+    return hydra_row(networks, method, kind, seed, units, _heads(networks, keep), mlp)
 
 
-def trained_otherwise(networks: Networks, seed: int, name: str, kind: str, **recipe: Any) -> Row:
-    """Ours: hydra (circuit) with another training after pruning."""
-    chosen = heads_of(networks, "circuit", seed)
+def trained_otherwise(
+    networks: Networks,
+    seed: int,
+    name: str,
+    kind: str,
+    heads: str = "circuit",
+    keep: int | None = None,
+    **recipe: Any,
+) -> Row:
+    """Ours: a hydra with another training after pruning; `heads` says how they are chosen."""
+    chosen = heads_of(networks, KINDS[heads], seed, keep)
     units = [networks.member(kind, seed, m, chosen, **recipe) for m in range(networks.setting.members)]
-    return hydra_row(networks, f"hydra (circuit), {name}", kind, seed, units, _heads(networks))
+    method = f"{_method(networks, heads, keep)}, {name}"
+    return hydra_row(networks, method, kind, seed, units, _heads(networks, keep))
 
 
 def control_otherwise(networks: Networks, seed: int, method: str, name: str, kind: str, **recipe: Any) -> Row:
@@ -164,14 +189,13 @@ def control_otherwise(networks: Networks, seed: int, method: str, name: str, kin
     return Row(f"{method}, {name}", seed, parts, _alone(networks, units), str(networks.setting.heads))
 
 
-def own_bases(networks: Networks, seed: int, keep: int, mlp: str) -> Row:
-    """Ours: each member comes from another network of DE(D), with the circuit of its objective from the first."""
-    number = networks.setting.members
-    chosen = heads_of(networks, "circuit", seed, keep)
-    units = [networks.member(f"ownbase{keep}", seed, m, chosen, base=10 * seed + m) for m in range(number)]
-    heads = f"{_per_layer(networks, keep)}x{number}"
-    name = f"hydra (circuit), own bases, {keep} heads, {mlp}"
-    return hydra_row(networks, name, f"ownbase{keep}", seed, units, heads, mlp)
+def own_bases(networks: Networks, seed: int, keep: int, mlp: str, heads: str = "circuit") -> Row:
+    """Ours: each member comes from another network of DE(D), with the heads that were chosen for the first."""
+    kind = f"ownbase{keep}" if heads == "circuit" else f"ownbase-{KINDS[heads]}{keep}"
+    chosen = heads_of(networks, KINDS[heads], seed, keep)
+    units = [networks.member(kind, seed, m, chosen, base=10 * seed + m) for m in range(networks.setting.members)]
+    name = f"hydra ({heads}), own bases, {keep} heads, {mlp}"
+    return hydra_row(networks, name, kind, seed, units, _heads(networks, keep), mlp)
 
 
 def other_search(networks: Networks, name: str, **other: Any) -> Iterator[Row]:
@@ -210,5 +234,9 @@ def _per_layer(networks: Networks, keep: int) -> str:
     return f"{keep / networks.setting.layers:g}"
 
 
-def _heads(networks: Networks) -> str:
-    return f"{_per_layer(networks, networks.setting.keep)}x{networks.setting.members}"
+def _heads(networks: Networks, keep: int | None = None) -> str:
+    return f"{_per_layer(networks, keep or networks.setting.keep)}x{networks.setting.members}"
+
+
+def _method(networks: Networks, heads: str, keep: int | None) -> str:
+    return f"hydra ({heads})" if keep in (None, networks.setting.keep) else f"hydra ({heads}), {keep} heads"

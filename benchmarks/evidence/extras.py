@@ -45,7 +45,8 @@ def honest(networks: Networks) -> str:
         for column, known in setting.known_tests.items():
             for name in known:
                 used = {"id_val": setting.known_val(model), "ood_val": setting.unknown_val(model)}
-                used["id_train"] = setting.train(model, 0)
+                if setting.base is not None:
+                    used["id_train"] = setting.train(model, 0)
                 near, far = ({one: tests[one] for one in setting.groups[group]} for group in ("near", "far"))
                 far |= {one: tests[one] for one in setting.groups["apart"]}
                 # What is shared is counted and told, not refused: sets apart may share rows, and the docs say so.
@@ -82,7 +83,7 @@ def rounding(networks: Networks, asked: Row) -> str:
         plain, known = setting.load(0), next(iter(setting.known_tests.values()))
         members = [networks.load(unit) for unit in asked.members or (kept.replace(ANSWERS, "networks/"),)]
         other = "fp32" if setting.asked_in == "bf16" else "bf16"
-        model = prepared(fuse(members) if asked.members else members[0], plain, other)
+        model = prepared(fuse(members) if asked.members else members[0], plain, other, setting.members)
         with in_precision(other):
             again = {name: answers(model, batches, progress=False) for name, batches in setting.tests(plain).items()}
         said: dict[str, Any] = {}

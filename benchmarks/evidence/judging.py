@@ -80,6 +80,7 @@ def figures(networks: Networks, row: Row) -> dict[str, Any]:
     fitted = fit_temperature(val.logits, val.labels).temperature
     detectors = _detectors(networks, row, said)
     rows = {name: _judged(one, None, detectors) for name, one in said.items() if name != TRAIN}
+    unseen = {name: _not_searched(said[name], setting.searched) for name in (KNOWN_VAL, UNKNOWN_VAL)}
     columns: dict[str, Any] = {}
     evaluations = []
     for column, known in setting.known_tests.items():
@@ -102,7 +103,7 @@ def figures(networks: Networks, row: Row) -> dict[str, Any]:
         "heads": row.heads,
         "cost": cost.to_json(),
         "temperature": fitted.value,
-        "validation": validation(rows),
+        "validation": validation({name: _judged(one, None, detectors) for name, one in unseen.items()}),
         "columns": columns,
         "asked_in": sorted({networks.units.done(part).get("asked_in", "fp32") for part in row.parts}),
         "networks": {unit: networks.units.done(unit) for unit in _networks(networks, row)},
@@ -115,6 +116,12 @@ def validation(rows: Mapping[str, Judged]) -> dict[str, Any]:
     known, unknown = rows[KNOWN_VAL], rows[UNKNOWN_VAL]
     ood = {score: separation_metrics(known.scores[score], unknown.scores[score]) for score in known.scores}
     return {"answers": answer_metrics(known), "ood": ood}
+
+
+def _not_searched(said: Answers, searched: int) -> Answers:
+    """Without first rows that searches saw."""
+    labels, features = (None if part is None else part[searched:] for part in (said.labels, said.features))
+    return Answers(said.logits[searched:], labels, features=features)
 
 
 def evaluation(setting: Setting, rows: Mapping[str, Judged], groups: tuple[str, ...]) -> Evaluation:

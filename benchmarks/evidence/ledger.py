@@ -1,7 +1,7 @@
 """The ledger of claims: what the paper says, what came out here, and what that allows to say.
 
-A claim says that a difference lies above or below 0, or near it. It holds if the whole 95 % interval does, it does not
-hold if the whole interval lies elsewhere, and else it is undecided.
+A claim says that a difference lies above or below 0, or near it. It holds if the whole 95 % interval does and every
+seed for itself, it does not hold if the whole interval and every seed lie elsewhere, and else it is undecided.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,8 @@ def difference_claim(
             return None
         value, low, high = (factor * found[key] for key in ("value", "low", "high"))
         shown = f"{value:+.2f} [{low:+.2f}, {high:+.2f}]" if factor != 1 else f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
-        return Found(shown, verdict(low, high, direction, margin))
+        seeds = [factor * one for one in found["by_seed"]]
+        return Found(shown, verdict(min(low, *seeds), max(high, *seeds), direction, margin))
 
     return look
 

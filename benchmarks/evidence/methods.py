@@ -9,6 +9,7 @@ from torch import nn
 
 from evidence.asking import ask_hydra, ask_network, asked
 from evidence.networks import OBJECTIVES, Networks
+from evidence.setting import Setting
 from hydra_ensembles import fuse
 from hydra_ensembles.baselines import (
     BatchEnsemble,
@@ -55,7 +56,7 @@ class Row:
     members: tuple[str, ...] = ()
     """Networks of a hydra before fusion."""
     model: Callable[[], Any] | None = None
-    """How a network that is no member is built."""
+    """How its network is built, where that is no stored one."""
 
 
 def row(networks: Networks, method: str, seed: int) -> Row:
@@ -123,7 +124,10 @@ def hydra_row(
         members = [networks.load(unit) for unit in units]
         return cost_of_hydra(networks, members, mlp)
 
-    return Row(method, seed, (part,), fused, heads, tuple(units))
+    def model() -> nn.Module:
+        return fuse([networks.load(unit) for unit in units], mlp=mlp)
+
+    return Row(method, seed, (part,), fused, heads, tuple(units), model)
 
 
 def cost_of_hydra(networks: Networks, members: Sequence[Member], mlp: str = "average") -> Cost:
@@ -167,9 +171,9 @@ def heads_of(networks: Networks, kind: str, seed: int, keep: int | None = None) 
     setting, name = networks.setting, named(networks, kind, keep)
     keep = keep or setting.keep
     if kind == "taylor":
-        # Per layer wherever that is possible at another number of heads, as the paper has it.
-        scope = setting.taylor_scope if keep == setting.keep or keep % setting.layers else "layer"
-        rankings = [networks.taylor(seed, sample, keep, scope) for sample in range(setting.members)]
+        scope = taylor_scope(setting, keep)
+        samples = setting.members if scope == "global" else setting.samples or setting.members
+        rankings = [networks.taylor(seed, sample, keep, scope) for sample in range(samples)]
         pool = {"pool": setting.pool} if scope == "global" else {}
         return networks.selection(name, seed, rankings, how="calibration", keep=keep, **pool)
     if kind == "circuit":
@@ -187,6 +191,11 @@ def heads_of(networks: Networks, kind: str, seed: int, keep: int | None = None) 
     if kind == "random":
         return networks.random_heads(name, seed, keep)
     raise KeyError(kind)
+
+
+def taylor_scope(setting: Setting, keep: int) -> str:
+    """Per layer wherever that is possible at another number of heads than usual, as the paper has it."""
+    return setting.taylor_scope if keep == setting.keep or keep % setting.layers else "layer"
 
 
 def long_ranking(networks: Networks, seed: int) -> str:

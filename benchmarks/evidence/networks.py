@@ -62,14 +62,14 @@ class Networks:
                 self.unpruned(seed).save(place / "member")
 
             return self.units.add(f"networks/base-{seed}", keep)
-        return self._trained("base", seed, lambda: self.unpruned(seed), self._from_nothing())
+        return self._trained("base", seed, lambda: self.unpruned(seed), self._from_nothing("base"))
 
     def dropping(self, seed: int) -> str:
         """What MC Dropout asks: the base network, or, where that has no dropout, another one trained with some."""
         if self.setting.dropout is None:
             return self.base(seed)
         return self._trained(
-            "dropout", seed, lambda: self.unpruned(seed), self._from_nothing(dropout=self.setting.dropout)
+            "dropout", seed, lambda: self.unpruned(seed), self._from_nothing("dropout", dropout=self.setting.dropout)
         )
 
     def plus(self, seed: int, kind: str = "plus", **recipe: Any) -> str:
@@ -86,7 +86,7 @@ class Networks:
             draw_classifier(member, seed)
             return member
 
-        return self._trained("classifier", seed, start, self._from_nothing(head_only=True), (base,))
+        return self._trained("classifier", seed, start, self._from_nothing("classifier", head_only=True), (base,))
 
     def lora(self, seed: int) -> str:
         """The pre-trained model with LoRA matrices, trained on all rows; they are then part of its weights."""
@@ -94,11 +94,11 @@ class Networks:
         def start() -> Trainee:
             return LoraTrainee(self.unpruned(seed), RANK, ALPHA, seed)
 
-        return self._trained("lora", seed, start, self._from_nothing())
+        return self._trained("lora", seed, start, self._from_nothing("lora"))
 
     def baseline(self, kind: str, seed: int, start: Callable[[], Any]) -> str:
         """A method that rebuilds the pre-trained model, trained on all rows."""
-        return self._trained(kind, seed, start, self._from_nothing())
+        return self._trained(kind, seed, start, self._from_nothing(kind))
 
     def sparse(self, seed: int, start: Callable[[], Any]) -> str:
         """A base network without single weights, trained as pruned members are."""
@@ -123,7 +123,7 @@ class Networks:
         def start() -> Member:
             return prune(self.unpruned(10 * seed + m), self.head_sets(head_sets)[m])
 
-        return self._trained(kind, 10 * seed + m, start, self._from_nothing(), (head_sets,))
+        return self._trained(kind, 10 * seed + m, start, self._from_nothing(kind), (head_sets,))
 
     def varied(self, name: str, m: int, head_sets: str, like: str, order: int, dropout: int) -> str:
         """Member m of seed 0 whose batches come in the order of one seed and whose dropout draws from another.
@@ -207,7 +207,7 @@ class Networks:
                 **{"keep": setting.keep, "members": setting.members, "seed": seed, "progress": False, **more},
             )
             (place / "selection.json").write_text(json.dumps(found.to_json(), indent=1) + "\n")
-            return {"overlap": found.overlaps(), "divergence": found.divergences()}
+            return {"overlap": found.overlaps(), "divergence": found.divergences(), "drawn": list(found.drawn)}
 
         return self.units.add(f"heads/{kind}-{seed}", work, (base, *rankings))
 
@@ -226,10 +226,11 @@ class Networks:
 
         return self.units.add(f"heads/{kind}-{seed}", work, (base,))
 
-    def _from_nothing(self, **recipe: Any) -> "Training":
+    def _from_nothing(self, kind: str, **recipe: Any) -> "Training":
         setting = self.setting
         assert setting.base is not None
-        return Training(setting.train, replace(setting.base, **recipe), setting.rates)
+        rates = setting.rates_of.get(kind, setting.rates)
+        return Training(setting.train, replace(setting.base, **recipe), rates)
 
     def _after_pruning(self, **recipe: Any) -> "Training":
         setting = self.setting

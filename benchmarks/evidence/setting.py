@@ -50,6 +50,12 @@ class Setting:
     keep: int
     pool: int
     """Heads that a ranking removes of which members lose some (B.5: R)."""
+    rates_of: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Those of kinds of networks that need others."""
+    samples: int | None = None
+    """Disjoint samples for Taylor rankings per layer, of which the first that differ are taken; None: one a member."""
+    searched: int = 0
+    """First validation rows, which choices between variants do not see, as searches did."""
     post_rates: tuple[float, ...] | None = None
     """Those of the training after pruning; None: the same."""
     swept: tuple[int, ...] = ()

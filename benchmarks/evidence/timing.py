@@ -1,12 +1,12 @@
 """Latency of the methods in one interleaved run, as they really run: hydras compute of the last block what is read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from evidence.methods import SEEDS_OF, members_of, row
+from evidence.methods import SEEDS_OF, Row, members_of, row
 from evidence.networks import Networks
 from hydra_ensembles import fuse
 from hydra_ensembles.backbones import Inputs
@@ -18,21 +18,22 @@ from provenance import provenance, write_results
 BATCH, ROUNDS, THREADS = 4, 20, 2
 
 
-def measure(networks: Networks, packages: list[str]) -> None:
-    """Time every method of a setting, and write `results/SETTING/latency.json`."""
+def measure(networks: Networks, packages: list[str], more: Sequence[Row] = ()) -> None:
+    """Time every method of a setting and more rows, and write `results/SETTING/latency.json`."""
     torch.set_num_threads(THREADS)
-    found = timed(networks, BATCH, ROUNDS)
+    found = timed(networks, BATCH, ROUNDS, more)
     write_results(f"{networks.setting.name}/latency", {**found, "provenance": provenance(packages=packages)})
 
 
-def timed(networks: Networks, batch: int, rounds: int) -> Mapping[str, Any]:
+def timed(networks: Networks, batch: int, rounds: int, more: Sequence[Row] = ()) -> Mapping[str, Any]:
     """Milliseconds a batch by method, and as a ratio to the single network's."""
     setting = networks.setting
     base = networks.load(networks.base(0))
     inputs: Inputs = sample_inputs(base.model, batch, setting.tokens)
     runs: dict[str, Callable[[], Tensor]] = {}
     for method in (*SEEDS_OF, *setting.more_methods):
-        runs[method] = _asking(_model(networks, method), inputs)
+        runs[method] = _asking(_model(networks, row(networks, method, 0)), inputs)
+    runs |= {one.method: _asking(_model(networks, one), inputs) for one in more}
     with torch.inference_mode():
         timings = list(interleaved(runs, rounds))[-1]
     single = timings["single"].median_ms
@@ -48,18 +49,16 @@ def _asking(model: nn.Module, inputs: Inputs) -> Callable[[], Tensor]:
     return lambda: members(inputs)
 
 
-def _model(networks: Networks, method: str) -> nn.Module:
+def _model(networks: Networks, found: Row) -> nn.Module:
     """A method's network; where weights do not matter for time, those of `single`."""
-    base, number = networks.load(networks.base(0)), networks.setting.members
+    method, base, number = found.method, networks.load(networks.base(0)), networks.setting.members
     if method in ("single", "single+"):
         return DeepEnsemble([base]).eval()
     if method in ("DE(D)", "DE(D)+", "LoRA"):
         return DeepEnsemble([networks.load(networks.base(m)) for m in range(number)]).eval()
-    if (build := row(networks, method, 0).model) is not None:
-        return build().eval()  # type: ignore[no-any-return]
+    if found.model is not None:
+        return found.model().eval()  # type: ignore[no-any-return]
     if method == "DE-heads":
         return fuse([networks.load(networks.classifier(m)) for m in range(number)])
-    if method in ("Taylor", "CircAvg"):
-        unit = members_of(networks, "taylor" if method == "Taylor" else "circuit", 0)[0]
-        return DeepEnsemble([networks.load(unit)]).eval()
-    return fuse([networks.load(unit) for unit in row(networks, method, 0).members])
+    unit = members_of(networks, "taylor" if method == "Taylor" else "circuit", 0)[0]
+    return DeepEnsemble([networks.load(unit)]).eval()

@@ -7,6 +7,7 @@ use two cores better than one process with two. A killed worker leaves its unit 
 import fcntl
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class Unit:
     after: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(eq=False)
 class Units:
     """All units of a benchmark by name, in the order in which they are to be tried; files lie under `root`."""
 
@@ -69,15 +70,32 @@ class Units:
         return [name for name in self.units if name in found]
 
     def run(self, wanted: Sequence[str], stop_at: float | None = None) -> None:
-        """Do what is wanted and not done; return when nothing is left, or when no unit may begin any more."""
-        names = self.needed(wanted)
+        """Do what is wanted and not done; return when nothing is left, or when no unit may begin any more.
+
+        A unit that fails leaves `failed.txt`, and what comes after it waits for another run; all else is done.
+        """
+        names, started = self.needed(wanted), time.time()
         while left := [name for name in names if not self.is_done(name)]:
-            ready = [name for name in left if all(self.is_done(one) for one in self.units[name].after)]
+            failed = self._failed(left, started)
+            ready = [
+                name for name in left if name not in failed and all(self.is_done(one) for one in self.units[name].after)
+            ]
             if stop_at is not None and time.time() > stop_at:
                 print(f"stopped in time; {len(left)} units are left", flush=True)
                 return
+            if len(failed) == len(left):
+                raise SystemExit(f"failed, or after what failed: {', '.join(failed)}; failed.txt says why")
             if not any(self._try(name) for name in ready):
                 time.sleep(PAUSE_S)
+
+    def _failed(self, left: Sequence[str], since: float) -> list[str]:
+        """Units that failed in this run, in whichever process, and all that come after them."""
+        found: dict[str, None] = {}
+        for name in left:
+            why = self.directory(name) / "failed.txt"
+            if (why.is_file() and why.stat().st_mtime >= since) or any(one in found for one in self.units[name].after):
+                found[name] = None
+        return list(found)
 
     def _try(self, name: str) -> bool:
         """Do a unit unless another worker is at it; was it done here?"""
@@ -88,7 +106,12 @@ class Units:
                 return False
             print(f"{datetime.now(UTC):%H:%M:%S}  {name}", flush=True)
             started = time.monotonic()
-            said = dict(self.units[name].work(place) or {})
+            try:
+                said = dict(self.units[name].work(place) or {})
+            except Exception:
+                print(f"{name} failed", flush=True)
+                (place / "failed.txt").write_text(traceback.format_exc())
+                return True
             about = {"seconds": round(time.monotonic() - started, 1), "threads": torch.get_num_threads()}
             with whole(place / "done.json") as draft:
                 draft.write_text(json.dumps({**said, **about}, indent=1) + "\n")

@@ -85,7 +85,7 @@ CLAIMS = [
     ),
     *sweep(SETTING.swept),
     *members(),
-    *diversity(),
+    *diversity(("order", "dropout", "order, dropout")),
     *seeds(),
     *inside(),
     *beyond(trunk=3),

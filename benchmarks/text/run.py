@@ -115,7 +115,7 @@ def formatting() -> dict[str, Any]:
 def main() -> None:
     networks, wanted = planned()
     only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
-    run(networks.units, [name for name in wanted if only in name], 2, argument("--minutes", None))
+    run({networks.units: [name for name in wanted if only in name]}, 2, argument("--minutes", None))
     if not is_worker():
         write_results(f"{SETTING.name}/hours", {"hours": round(hours(networks.units), 2), "provenance": provenance()})
 

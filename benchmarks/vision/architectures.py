@@ -3,7 +3,7 @@
 Run: python benchmarks/vision/architectures.py [--minutes 20]     (minutes on 2 cores)
 Writes results/vision-architectures/NAME/*.json for torchvision's ViT, transformers' ViT, and timm's in the manner of
 DINOv2 (LayerScale and register tokens). Each starts from DeiT-Ti's weights under the library's own names; LayerScale
-starts at 1, and registers, which DeiT has not, near 0. 2,000 training images and one epoch: this shows that the chain
+starts at 1, and registers, which DeiT has not, near 0. 2,000 training images and two epochs: this shows that the chain
 works, no more.
 """
 
@@ -144,7 +144,7 @@ def main() -> None:
         setting = setting_of(name)
         networks = Networks(setting, Units(setting.kept))
         wanted = [results_unit(networks, row(networks, method, 0)) for method in METHODS]
-        run(networks.units, wanted, 2, argument("--minutes", None))
+        run({networks.units: wanted}, 2, argument("--minutes", None))
 
 
 if __name__ == "__main__":

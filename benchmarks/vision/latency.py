@@ -5,12 +5,25 @@ Writes results/vision/latency.json.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from evidence.choosing import CHOSEN, chosen_maker
+from evidence.methods import Row, row
+from evidence.networks import Networks
 from evidence.timing import measure
-from vision.run import planned
+from vision.run import IN_TABLE, STRONGER, VARIANTS, planned
+
+
+def beside(networks: Networks) -> list[Row]:
+    """Rows of the table that are no methods of every setting."""
+    make = chosen_maker(networks, (*IN_TABLE, *VARIANTS))
+    chosen = [] if make is None else [replace(make(networks, 0), method=CHOSEN)]
+    return [*(row(networks, method, 0) for method in STRONGER), *chosen]
+
 
 if __name__ == "__main__":
-    measure(planned()[0], ["timm"])
+    networks = planned()[0]
+    measure(networks, ["timm"], beside(networks))

@@ -47,16 +47,18 @@ claims is in [docs/evidence.md](../../docs/evidence.md).
 
 DeiT-Ti/16 (12 layers of 3 heads, 192 wide), pre-trained on ImageNet, is trained for three epochs on 35,000 images of
 CIFAR-100 at 96 pixels. Members keep 30 of 36 heads (rows that say so, 24) and are trained for one more epoch as the
-paper's D.2 says (SGD, last five blocks, label smoothing 0.1), and so are the controls: `single+` and `DE(D)+` are
-`single` and `DE(D)` after the same second training. Every method chooses between two learning rates by validation NLL,
-once, with seed 0. Circuits are searched on 1,000 + 1,000 validation images (CIFAR-100 and Tiny-ImageNet), so they have
-seen unknown images; KNN, Mahalanobis and ViM have not. Known test images: CIFAR-100's 10,000. Unknown: near =
-CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over these four, unweighted, and once more without
-MNIST, which swings most between seeds. All sets are brought to 32 pixels first. Scores are MSP unless said. All
-networks answer under bf16 autocast with classifiers in fp32; what that changes is in `results/vision/precision.json`.
-Multiply-adds are counted with full last blocks.
+paper's D.2 says (SGD, last five blocks, label smoothing 0.1; but the classifier is not set to zero first), and so are
+the controls: `single+` and `DE(D)+` are `single` and `DE(D)` after the same second training. Every method chooses
+between two learning rates by validation NLL, once, with seed 0 (LoRA, MIMO and Packed-Ensembles between higher ones;
+BatchEnsemble and DE-heads have one). Circuits are searched on 1,000 + 1,000 validation images (CIFAR-100 and
+Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and ViM have not. Known test images: CIFAR-100's
+10,000. Unknown: near = CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over these four, unweighted, and
+once more without MNIST, which swings most between seeds. All sets are brought to 32 pixels first. Scores are MSP unless
+said. All networks answer under bf16 autocast with classifiers in fp32; what that changes is in
+`results/vision/precision.json`. Multiply-adds are counted with full last blocks.
 
-Baselines that are not quite their papers': Packed-Ensembles starts from slices of the pre-trained weights; MIMO has a
+Baselines that are not quite their papers': Packed-Ensembles starts from slices of the pre-trained weights, in layers of
+our own, as torch-uncertainty's have no place for them; MIMO has a
 new stem and classifier on the pre-trained blocks and sees each batch once a step (the paper: four times); MC Dropout
 is a network of its own, trained with dropout 0.1, as DeiT has none; `unstructured` removes as many weights as six
 heads have, at once, by the second-order score of Optimal Brain Apoptosis.
@@ -104,7 +106,11 @@ def page() -> str:
 BEYOND = {
     "Label smoothing (none in the second training)": [
         *("single+", "single+, no smoothing", "DE(D)+", "DE(D)+, no smoothing"),
-        *("hydra (circuit)", "hydra (circuit), no smoothing"),
+        *(
+            f"hydra ({kind}), 24 heads{ending}"
+            for kind in ("circuit", "Taylor", "random heads")
+            for ending in ("", ", no smoothing")
+        ),
     ],
 }
 
