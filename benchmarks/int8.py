@@ -33,7 +33,7 @@ from hydra_ensembles.evaluation.metrics import answer_metrics, separation_metric
 from hydra_ensembles.export import export, to_int8
 from hydra_ensembles.export.graph import IDS, IMAGES, MASK, TYPES
 from hydra_ensembles.optional import import_extra
-from onnx_latency import session_of
+from onnx_latency import REST_S, session_of
 from provenance import NOT_YET, RESULTS, provenance, write_results
 from text.setting import SETTING as TEXT
 from vision.setting import SETTING as VISION
@@ -117,12 +117,14 @@ def int8_share(path: Path) -> float:
 
 def timed(hydra: Hydra, sessions: Mapping[str, Any], inputs: Inputs, batch: int, rounds: int) -> dict[str, Any]:
     """Torch and both files in one interleaved run."""
+    if isinstance(inputs, Tensor) and not inputs.is_floating_point():
+        inputs = {IDS: inputs, MASK: torch.ones_like(inputs)}  # a file's graph has a mask, and so has torch here
     runs: dict[str, Callable[[], Any]] = {"torch fp32": partial(hydra.predict, inputs)}
     for kind, session in sessions.items():
         given = fed(inputs, [one.name for one in session.get_inputs()])
         runs[kind] = partial(session.run, None, given)
     with torch.inference_mode():
-        *_, timings = interleaved(runs, rounds)
+        *_, timings = interleaved(runs, rounds, rest_s=REST_S)
     return {
         "batch": batch,
         "ms": {kind: round(timing.median_ms, 2) for kind, timing in timings.items()},
@@ -169,7 +171,7 @@ def main() -> None:
             found = compared(hydra, setting.load(0), setting, Path(scratch))
         story = provenance(packages=["onnx", "onnxscript", "onnxruntime"], method=METHOD, seed=SEED, rounds=ROUNDS)
         tasks[TASKS[name]] = {**found, "provenance": story}
-    write_results("int8", {"tasks": tasks})
+        write_results("int8", {"tasks": tasks})
     print(as_markdown())
 
 

@@ -1,28 +1,34 @@
 """Latency of ViT-B/16 with 8 of 12 heads and 3 members, on CPU: one interleaved run a point.
 
-A point is (mode, dtype, batch): single, Deep Ensembles, pruned members, and the hydra with a full last block, as it
-really runs, and with trunks of 6 and 8 of 12 blocks, each beside its arithmetic alone, bare. One results file a point,
-finished ones are skipped.
+A point is (mode, dtype, batch): single, Deep Ensembles (as their library runs them, and through our own blocks), pruned
+members, and the hydra with a full last block, as it really runs, and with trunks of 6 and 8 of 12 blocks, each beside
+its arithmetic alone, bare. Each point has a process of its own, as what ran before changes how memory is given, and one
+results file; finished ones are skipped.
 
-Run: python benchmarks/latency.py     (an hour on 2 cores that do nothing else)
+Run: python benchmarks/latency.py     (more than an hour on 2 cores that do nothing else)
 Writes results/latency/*.json, one a point, results/latency.json, all rows, and docs/pictures/latency.png.
 """
 
+import copy
+import gc
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import track
 from torch import nn
 
 from hydra_ensembles import Backbone, load_model
 from hydra_ensembles.evaluation import contest, interleaved
+from hydra_ensembles.evaluation.latency import moved
 from hydra_ensembles.heads import single_cost
 from hydra_ensembles.report.drawing import new_figure, styled
 from hydra_ensembles.report.looks import look
-from provenance import RESULTS, provenance, write_results
+from provenance import RESULTS, machine, provenance, write_results
 
 REFERENCE, KEEP, MEMBERS, THREADS = "timm:vit_base_patch16_224", 8, 3, 2
 VARIANTS = {"full": (0, "full"), "read": (0, "read"), "trunk6": (6, "read"), "trunk8": (8, "read")}
@@ -31,7 +37,9 @@ EAGER = [(dtype, batch) for dtype in ("bf16", "fp32") for batch in (1, 4, 16)] +
 POINTS = [("eager", *point) for point in EAGER] + [("compiled", "bf16", 4), ("compiled", "fp32", 4)]
 ROUNDS = {1: 31, 4: 15, 16: 9, 64: 5}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-OTHERS = ("single", "members", "deep_ensembles")
+OTHERS = ("single", "deep_ensembles", "deep_ensembles_ours")
+RATIOS = ("bare", "members", "deep_ensembles", "deep_ensembles_ours", "single")
+"""What a hydra's time is set against, round by round."""
 PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "latency.png"
 SHOWN_BATCH = 4
 
@@ -45,23 +53,39 @@ def measure(
     costs = {"single": vars(single), "deep_ensembles": {key: MEMBERS * value for key, value in vars(single).items()}}
     for name, (trunk, last_block) in variants.items():
         match = contest(model, images, keep, MEMBERS, trunk, last_block, mode == "compiled")
-        runs = runs or {who: match.contestants[who] for who in OTHERS}
+        runs = runs or {who: match.contestants[who] for who in OTHERS if who in match.contestants}
+        if mode == "eager" and "deep_ensembles_ours" not in runs:
+            ours = [Backbone.of(moved(copy.deepcopy(model), seed, 0)) for seed in range(MEMBERS)]
+            runs["deep_ensembles_ours"] = partial(_one_after_another, ours, images)
+        runs.setdefault(f"members_{trunk}", match.contestants["members"])
         runs |= {f"{who}_{name}": match.contestants[who] for who in ("hydra", "bare")}
         ratios[name] = match.arithmetic_ratio
         params = sum(p.numel() for p in match.hydra.parameters())
         costs[name] = {"params": params, "mult_adds": round(ratios[name] * single.mult_adds)}
     with torch.inference_mode():
-        *_, timings = track(interleaved(runs, rounds), f"{mode} batch {len(images)}", total=rounds)
+        for timings in interleaved(runs, rounds):
+            done = len(timings["single"].times_ms)
+            print(f"\r{mode} batch {len(images)}: round {done} of {rounds}", end="", flush=True)
+            gc.collect()
+    print()
     rows = []
     for name, (trunk, last_block) in variants.items():
-        found = {who: timings[who] for who in OTHERS}
+        found = {who: timings[who] for who in OTHERS if who in timings}
+        found["members"] = timings[f"members_{trunk}"]
         found |= {who: timings[f"{who}_{name}"] for who in ("hydra", "bare")}
         row: dict[str, Any] = {"mode": mode, "batch": len(images), "trunk": trunk, "last_block": last_block}
         row |= {f"{who}_ms": round(timing.median_ms, 2) for who, timing in found.items()}
         row["arithmetic_ratio"] = round(ratios[name], 4)
         row["quartiles_ms"] = {who: [round(t.low_ms, 2), round(t.high_ms, 2)] for who, t in found.items()}
+        over = {who: found["hydra"].over(found[who]) for who in RATIOS if who in found}
+        row["hydra_over"] = {who: round(ratio.median_ms, 4) for who, ratio in over.items()}
+        row["hydra_over_quartiles"] = {who: [round(r.low_ms, 4), round(r.high_ms, 4)] for who, r in over.items()}
         rows.append(row)
     return {"rows": rows, "costs": costs}
+
+
+def _one_after_another(networks: Sequence[nn.Module], images: torch.Tensor) -> list[torch.Tensor]:
+    return [network(images) for network in networks]
 
 
 def vit_b16(mode: str, dtype: str, batch: int) -> dict[str, Any]:
@@ -71,7 +95,7 @@ def vit_b16(mode: str, dtype: str, batch: int) -> dict[str, Any]:
     images = torch.randn(batch, 3, 224, 224).to(DTYPES[dtype])
     found = measure(model, images, KEEP, VARIANTS, mode, ROUNDS[batch])
     rows = [{"model": REFERENCE, "dtype": dtype, **row} for row in found["rows"]]
-    story = provenance(packages=["timm"], keep=KEEP, members=MEMBERS, rounds=ROUNDS[batch])
+    story = provenance(packages=["timm"], keep=KEEP, members=MEMBERS, rounds=ROUNDS[batch], machine=machine())
     return {**found, "rows": rows, "provenance": story}
 
 
@@ -136,12 +160,17 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    torch.set_num_threads(THREADS)
     points = []
     for mode, dtype, batch in POINTS:
         name = f"latency/vit-b16-{mode}-{dtype}-{batch}"
-        if not (RESULTS / f"{name}.json").exists():
+        if sys.argv[1:] == [mode, dtype, str(batch)]:
+            torch.set_num_threads(THREADS)
+            # Else what is compiled too often would go on uncompiled, without a word.
+            torch._dynamo.config.fail_on_recompile_limit_hit = True
             write_results(name, vit_b16(mode, dtype, batch))
+            return
+        if not (RESULTS / f"{name}.json").exists():
+            subprocess.run([sys.executable, __file__, mode, dtype, str(batch)], check=True)
         points.append(json.loads((RESULTS / f"{name}.json").read_text()))
     rows, costs = [row for point in points for row in point["rows"]], points[0]["costs"]
     story = {"points": [point["provenance"] for point in points]}

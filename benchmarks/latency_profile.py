@@ -1,26 +1,30 @@
-"""Where the time goes at the point where fusion costs most: ViT-B/16, bf16, batch 16, full last block on both sides.
+"""Where the time of a point goes: the hydra with a full last block beside its members and its bare arithmetic.
 
-Run: python benchmarks/latency_profile.py     (under a minute on 2 cores)
-Writes results/latency-profile.json: milliseconds a forward in each kind of operation, members against hydra.
+Run: python benchmarks/latency_profile.py [bf16 16]     (a minute on 2 cores)
+Writes results/latency/profile-DTYPE-BATCH.json: milliseconds a forward in each kind of operation.
 """
+
+import sys
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from hydra_ensembles import load_model
 from hydra_ensembles.evaluation import contest
-from latency import KEEP, MEMBERS, REFERENCE, THREADS
-from provenance import provenance, write_results
+from latency import DTYPES, KEEP, MEMBERS, REFERENCE, THREADS
+from provenance import machine, provenance, write_results
 
-BATCH, ROUNDS, SHOWN = 16, 4, 9
+ROUNDS, SHOWN = 4, 9
 
 
 def main() -> None:
+    dtype, batch = sys.argv[1:3] or ("bf16", "16")
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    model = load_model(REFERENCE).to(torch.bfloat16)
-    runs = contest(model, torch.randn(BATCH, 3, 224, 224).bfloat16(), KEEP, MEMBERS, 0, "full").contestants
-    found: dict[str, dict[str, float]] = {name: {} for name in ("members", "hydra")}
+    model = load_model(REFERENCE).to(DTYPES[dtype])
+    images = torch.randn(int(batch), 3, 224, 224).to(DTYPES[dtype])
+    runs = contest(model, images, KEEP, MEMBERS, 0, "full").contestants
+    found: dict[str, dict[str, float]] = {name: {} for name in ("members", "hydra", "bare")}
     with torch.inference_mode():
         for turn in range(ROUNDS + 1):
             for name in found:
@@ -33,8 +37,10 @@ def main() -> None:
     for name, spent in found.items():
         top = sorted(spent, key=lambda key: -spent[key])[:SHOWN]
         results[name] = {"all_ms": round(sum(spent.values()), 1), **{key: round(spent[key], 1) for key in top}}
-    story = provenance(packages=["timm"], model=REFERENCE, dtype="bf16", batch=BATCH, rounds=ROUNDS)
-    write_results("latency-profile", {**results, "provenance": story})
+    story = provenance(
+        packages=["timm"], model=REFERENCE, dtype=dtype, batch=int(batch), rounds=ROUNDS, machine=machine()
+    )
+    write_results(f"latency/profile-{dtype}-{batch}", {**results, "provenance": story})
 
 
 if __name__ == "__main__":

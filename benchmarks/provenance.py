@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import platform
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from hydra_ensembles.store import whole
 
 RESULTS = Path(__file__).parent / "results"
 NOT_YET = "Not measured yet."
@@ -33,11 +37,21 @@ def provenance(inputs: Sequence[Path] = (), packages: Sequence[str] = (), **more
     }
 
 
+def machine() -> dict[str, Any]:
+    """What a time depends on besides versions: the processor, how busy it was just before, and the code."""
+    known = Path("/proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in known.read_text().splitlines() if line.startswith("model name")]
+    asked = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=RESULTS, capture_output=True, text=True)
+    load = round(os.getloadavg()[0], 2)
+    return {"cpu": names[0] if names else "unknown", "load": load, "commit": asked.stdout.strip()}
+
+
 def write_results(name: str, results: dict[str, Any]) -> Path:
-    """Write `results/NAME.json`, keys in the order given."""
+    """Write `results/NAME.json`, whole or not at all, keys in the order given."""
     path = RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    with whole(path) as draft:
+        draft.write_text(json.dumps(results, indent=1) + "\n")
     print(f"wrote {path.relative_to(RESULTS.parent.parent)}")
     return path
 

@@ -1,7 +1,7 @@
 """What a shared trunk costs in quality: hydra (circuit) with k of L blocks shared, from the results of the evidence.
 
 Trained with every seed for a half and two thirds of the blocks, and, seed 0, untrained for every k. Recommended is the
-largest share whose average OOD AUROC is, on every task that is there, at most half a point below that without a trunk,
+largest share whose average OOD AUROC is, on both tasks, at most half a point below that without a trunk,
 both with all seeds, and which takes at most 1.60 of one network's time in results/latency.json.
 
 Run: python benchmarks/trunk.py     (seconds; what the evidence has not measured yet is left out)
@@ -73,16 +73,15 @@ def speeds_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def recommended(tasks: Mapping[str, Found], speeds: Mapping[str, Mapping[str, float]]) -> str | None:
-    """The largest share that loses little on every task and is fast; None where there is none that we know of."""
-    there = [found for found in tasks.values() if "0" in found]
+    """The largest share that loses little on both tasks and is fast; None where there is none that we know of."""
 
     def keeps_up(found: Found, share: str) -> bool:
-        if share not in found or any(found[one]["auroc"]["seeds"] < len(SEEDS) for one in (share, "0")):
+        if any(one not in found or found[one]["auroc"]["seeds"] < len(SEEDS) for one in (share, "0")):
             return False
         return bool(found[share]["auroc"]["mean"] >= found["0"]["auroc"]["mean"] - WITHIN)
 
     fast = [share for share, speed in speeds.items() if share != "0" and speed["largest_ratio"] <= SLOWEST]
-    good = [share for share in fast if there and all(keeps_up(found, share) for found in there)]
+    good = [share for share in fast if all(keeps_up(tasks.get(task, {}), share) for task in TASKS)]
     return max(good, key=Fraction) if good else None
 
 

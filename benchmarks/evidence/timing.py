@@ -36,10 +36,13 @@ def timed(networks: Networks, batch: int, rounds: int, more: Sequence[Row] = ())
     runs |= {one.method: _asking(_model(networks, one), inputs) for one in more}
     with torch.inference_mode():
         timings = list(interleaved(runs, rounds))[-1]
-    single = timings["single"].median_ms
+    single = timings["single"]
     return {
-        "ratios": {method: timing.median_ms / single for method, timing in timings.items()},
-        "ms": {method: vars(timing) for method, timing in timings.items()},
+        "ratios": {method: timing.over(single).median_ms for method, timing in timings.items()},
+        "ms": {
+            method: {"median_ms": timing.median_ms, "low_ms": timing.low_ms, "high_ms": timing.high_ms}
+            for method, timing in timings.items()
+        },
         "settings": {"batch": batch, "rounds": rounds, "tokens": setting.tokens, "threads": torch.get_num_threads()},
     }
 

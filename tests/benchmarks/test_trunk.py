@@ -88,6 +88,8 @@ def test_a_share_with_fewer_seeds_is_shown_but_not_recommended(invented):
     write("text", {name: auroc for name, auroc in TEXT.items() if name != SHARED.format(4)})
     write("text", {SHARED.format(4): 0.80}, seeds=(0, 1))
     time({6: 1.5, 8: 1.3})
+    assert trunk.gathered()["recommended"] is None  # there is one task only
+    write("vision", VISION)
     found = trunk.gathered()
     assert found["tasks"]["sst2"]["2/3"]["auroc"]["seeds"] == 2
     assert found["recommended"] == "1/2"

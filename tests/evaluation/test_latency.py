@@ -8,7 +8,7 @@ import torch
 from families import CASES, model_of
 from hydra_ensembles import Backbone
 from hydra_ensembles.evaluation import contest, interleaved, sample_inputs
-from hydra_ensembles.evaluation.latency import branch_heads
+from hydra_ensembles.evaluation.latency import Timing, branch_heads
 from hydra_ensembles.heads import hydra_cost
 
 
@@ -16,9 +16,10 @@ def test_rounds_are_interleaved_and_warm_up_does_not_count():
     order = []
     runs = {"fast": lambda: order.append("fast"), "slow": lambda: (order.append("slow"), time.sleep(0.01))}
     *_, timings = interleaved(runs, rounds=3, warm_up=1)
-    assert order == ["fast", "slow"] * 4
+    assert order == ["fast", "slow", "slow", "fast"] * 2
     assert timings["slow"].median_ms >= 10 > timings["fast"].median_ms
     assert timings["slow"].low_ms <= timings["slow"].median_ms <= timings["slow"].high_ms
+    assert timings["slow"].over(timings["slow"]) == Timing(1.0, 1.0, 1.0, (1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])

@@ -103,6 +103,11 @@ def may_overwrite() -> bool:
 SLICE_BYTES = 24 * 2**20
 
 
+def num_slices(rows: Tensor, hidden: int) -> int:
+    """Into how many parts rows are cut, so that `hidden` numbers of each row of a part fit."""
+    return max(1, -(-len(rows) * hidden * rows.element_size() // SLICE_BYTES))
+
+
 def in_slices(layer: Callable[[Tensor], Tensor], x: Tensor, hidden: int, onto: Tensor | None = None) -> Tensor:
     """`layer(x)`, a part of the rows at a time where `hidden` numbers a row would fill too much memory at once.
 
@@ -112,10 +117,9 @@ def in_slices(layer: Callable[[Tensor], Tensor], x: Tensor, hidden: int, onto: T
     if x.device.type != "cpu" or not may_overwrite():
         return layer(x) if onto is None else onto.add_(layer(x))
     rows = x.flatten(0, -2)
-    size = len(rows) * hidden * x.element_size()
-    if size <= SLICE_BYTES:
+    if num_slices(rows, hidden) == 1:
         return layer(x) if onto is None else onto.add_(layer(x))
-    slices = rows.tensor_split(-(-size // SLICE_BYTES))
+    slices = rows.tensor_split(num_slices(rows, hidden))
     if onto is not None and onto.is_contiguous():
         for place, part in zip(onto.view(len(rows), -1).tensor_split(len(slices)), slices, strict=True):
             place.add_(layer(part))

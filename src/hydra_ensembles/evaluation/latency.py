@@ -1,7 +1,7 @@
 """Latency of one network, of an ensemble of copies, of pruned members and of the hydra, in one interleaved run.
 
-On a shared machine two runs cannot be compared, so every contestant runs once in every round, in turn, and the
-medians of one run are set against each other.
+On a shared machine two runs cannot be compared, so every contestant runs once in every round, forwards in one and
+backwards in the next, and medians of one run, or of its rounds' ratios, are set against each other.
 """
 
 import copy
@@ -27,20 +27,33 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of a contestant: median, and the quartiles around it."""
+    """Milliseconds of a contestant: median, the quartiles around it, and every round's."""
 
     median_ms: float
     low_ms: float
     high_ms: float
+    times_ms: tuple[float, ...] = ()
+
+    def over(self, other: "Timing") -> "Timing":
+        """Ratios to another contestant of the same run, round by round, with their median and quartiles.
+
+        >>> _timing([2.0, 2.0, 6.0]).over(_timing([1.0, 2.0, 3.0])).median_ms
+        2.0
+        """
+        return _timing([mine / its for mine, its in zip(self.times_ms, other.times_ms, strict=True)])
 
 
 def interleaved(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = WARM_UP
+    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = WARM_UP, rest_s: float = 0.0
 ) -> Iterator[dict[str, Timing]]:
-    """Run every contestant once a round, in turn; yields the timings after each round that counts."""
+    """Run every contestant once a round, in turn and back; yields the timings after each round that counts.
+
+    `rest_s` is a pause before each, in which the threads of another library fall asleep.
+    """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
-        for name, run in contestants.items():
+        for name, run in list(contestants.items())[:: -1 if turn % 2 else 1]:
+            time.sleep(rest_s)
             _finish_on_gpu()
             started = time.perf_counter()
             run()
@@ -59,9 +72,9 @@ def _finish_on_gpu() -> None:
 
 def _timing(milliseconds: Sequence[float]) -> Timing:
     if len(milliseconds) < 2:
-        return Timing(milliseconds[0], milliseconds[0], milliseconds[0])
+        return Timing(milliseconds[0], milliseconds[0], milliseconds[0], tuple(milliseconds))
     low, _, high = quantiles(milliseconds, n=4)
-    return Timing(median(milliseconds), low, high)
+    return Timing(median(milliseconds), low, high, tuple(milliseconds))
 
 
 @dataclass(frozen=True)
