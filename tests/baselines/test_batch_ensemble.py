@@ -119,3 +119,11 @@ def test_an_interrupted_batch_ensemble_goes_on_to_the_same_bits(family, tmp_path
 def test_a_network_whose_layers_cannot_be_replaced_is_refused(family, why):
     with pytest.raises(BaselineError, match=why):
         BatchEnsemble(model_of(family), 2)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_computes_what_torch_uncertainty_computes(bias):
+    layer = ScaledLinear(torch.nn.Linear(6, 5, bias=bias), 3, 0.3, torch.Generator().manual_seed(0))
+    for x in (torch.randn(6, 4, 6), torch.randn(6, 6)):
+        expected = layer.layer(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        torch.testing.assert_close(layer(x), expected)
