@@ -97,6 +97,13 @@ CLAIMS = [
         claimed("CircAvg, long phrases minus CircAvg", "auroc", 1),
         CLAIMED,
     ),
+    Claim(
+        "… before training",
+        "ours",
+        "",
+        claimed("CircAvg, long phrases, no training minus CircAvg, no training", "auroc", 1),
+        CLAIMED,
+    ),
 ]
 
 
