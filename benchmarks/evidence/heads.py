@@ -1,6 +1,7 @@
 """What heads do, in numbers: Proposition 1 (B.1), distances of known and unknown inputs (Table 5, Figure 4)."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,6 +17,9 @@ from hydra_ensembles.evaluation.analyses.centroids import CentroidDistances
 
 EXTREME = 6
 """Heads on each side, as the paper's Figure 4 shows."""
+
+CONDITIONS = {"CircAvg": "circuit", "Taylor": "taylor", "random heads": "random"}
+"""Head sets that Proposition 1 is looked at with."""
 
 
 def separated(networks: Networks) -> str:
@@ -73,21 +77,29 @@ def projected(networks: Networks, known: Callable[[nn.Module], Batches], unknown
 
 
 def conditions(networks: Networks, data: Callable[[nn.Module], tuple[Batches, Batches]], probes: int) -> str:
-    """Proposition 1 for circuits, Taylor and random heads, on clean and corrupted known inputs."""
+    """Proposition 1 for a circuit, Taylor and random heads, on clean and corrupted known inputs; a unit each."""
     base = networks.base(0)
-    chosen = {kind: heads_of(networks, kind, 0) for kind in ("circuit", "taylor", "random")}
+
+    def looked_at(kind: str) -> str:
+        chosen = heads_of(networks, kind, 0)
+
+        def work(place: Path) -> Mapping[str, Any]:
+            model = networks.load(base)
+            clean, noisy = data(model)
+            heads = networks.head_sets(chosen)[0]
+            found = proposition_1(model, heads, clean, noisy, probes=probes, progress=False)
+            return {"found": found.to_json(), "rows": clean.num_rows}
+
+        return networks.units.add(f"conditions/{kind}-0", work, (base, chosen))
+
+    units = {name: looked_at(kind) for name, kind in CONDITIONS.items()}
 
     def work() -> Mapping[str, Any]:
-        model = networks.load(base)
-        clean, noisy = data(model)
-        sets = {"CircAvg": networks.head_sets(chosen["circuit"])[0], "Taylor": networks.head_sets(chosen["taylor"])[0]}
-        sets |= {f"random {m}": heads for m, heads in enumerate(networks.head_sets(chosen["random"]))}
-        found = {
-            name: proposition_1(model, keep, clean, noisy, probes=probes, progress=False) for name, keep in sets.items()
-        }
-        return {"sets": {name: one.to_json() for name, one in found.items()}, "rows": clean.num_rows}
+        done = {name: networks.units.done(unit) for name, unit in units.items()}
+        rows = next(iter(done.values()))["rows"]
+        return {"sets": {name: one["found"] for name, one in done.items()}, "rows": rows}
 
-    return extra(networks, "proposition-1", work, (base, *chosen.values()))
+    return extra(networks, "proposition-1", work, tuple(units.values()))
 
 
 def _mean(found: CentroidDistances, heads: Any, distance: str) -> float:

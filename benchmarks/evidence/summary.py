@@ -21,6 +21,11 @@ def results_of(setting: str) -> dict[tuple[str, int], dict[str, Any]]:
     return found
 
 
+def first_seed(results: Mapping[tuple[str, int], dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Claims of one seed stand beside rows of the same seed."""
+    return {(method, seed): result for (method, seed), result in results.items() if seed == 0}
+
+
 def shifts_of(setting: str) -> dict[str, dict[str, Any]]:
     """By method and severity, the metrics on corrupted inputs."""
     found = [json.loads(path.read_text()) for path in sorted((RESULTS / setting / "shift").glob("*-[0-9].json"))]

@@ -19,8 +19,11 @@ def claimed(pair: str, metric: str, direction: int, **more: Any) -> Callable[[st
     return difference_claim(pair, metric, direction, CLAIMED, **more)
 
 
-def controls(averages: Mapping[str, str]) -> list[Claim]:
-    """What the hydra must stand against; `averages` are more of AUROC that it is asked for, by their names."""
+def controls(averages: Mapping[str, str], paper: tuple[str, str]) -> list[Claim]:
+    """What the hydra must stand against; `averages` are more of AUROC that it is asked for, by their names.
+
+    `paper`: where it sets the hydra beside CircAvg, and what the difference in AUROC is there.
+    """
     asked = {
         "control: hydra (circuit) within 0.5 of DE(D)+ in AUROC, or above": ("DE(D)+", 0.5),
         "control: hydra (circuit) above single+ in AUROC": ("single+", 0.0),
@@ -31,6 +34,12 @@ def controls(averages: Mapping[str, str]) -> list[Claim]:
         found.append(Claim(says, "ours", "", against(other, "auroc", 1, margin=margin), "compared"))
         for metric, name in averages.items():
             found.append(Claim(f"… {name}", "ours", "", against(other, metric, 1, margin=margin), "compared"))
+    says = "hydra (circuit) above its first member alone, CircAvg, in AUROC"
+    found.append(Claim(says, *paper, against("CircAvg", "auroc", 1), "compared"))
+    found.append(Claim("… in accuracy", "ours", "", against("CircAvg", "accuracy", 1), "compared"))
+    found.append(Claim("… and below it in NLL", "ours", "", against("CircAvg", "nll", -1, factor=1), "compared"))
+    look = difference_claim("CircAvg minus single+", "auroc", 1)
+    found.append(Claim("control: CircAvg alone above single+ in AUROC", "ours", "", look, "compared"))
     for one in ("single", "DE(D)"):
         look = difference_claim(f"{one}+ minus {one}", "auroc", 1)
         found.append(Claim(f"the second training alone lifts {one} in AUROC", "ours", "", look, "compared"))

@@ -31,6 +31,7 @@ PAIRS = [
     (f"hydra ({kind})", other) for kind in ("circuit", "Taylor") for other in ("DE(D)", "DE(D)+", "single", "single+")
 ]
 PAIRS += [("hydra (circuit)", "hydra (random heads)"), ("DE(D)+", "DE(D)"), ("single+", "single"), ("DE(D)", "single")]
+PAIRS += [("hydra (circuit)", "CircAvg"), ("hydra (Taylor)", "Taylor"), ("CircAvg", "Taylor"), ("CircAvg", "single+")]
 CLAIMS = [
     ("CircAvg, no training", "Taylor, no training"),
     ("CircAvg, no training", "single"),
@@ -49,7 +50,6 @@ CLAIMS = [
     ("hydra (circuit), grouped", "hydra (circuit)"),
     ("CircAvg, long phrases", "CircAvg"),
     ("CircAvg, long phrases, no training", "CircAvg, no training"),
-    ("CircAvg", "Taylor"),
     ("DE(D)", "DE-heads"),
 ]
 TRUNKS = {3: 18, 4: 12}

@@ -24,7 +24,7 @@ from evidence.page import (
     tempered_table,
 )
 from evidence.pictures import COSTS, as_markdown, draw_all, pictures
-from evidence.summary import results_of, summary_of
+from evidence.summary import first_seed, results_of, summary_of
 from hydra_ensembles.report import Column, Figure, Row, Table, paper_table
 from provenance import RESULTS
 from text.setting import APART, FAR, NEAR
@@ -66,7 +66,7 @@ def summaries() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     results = results_of(NAME)
     latency = read(NAME, "latency").get("ratios", {})
     first, both = (ordered(summary_of(results, column, GROUPS, latency)) for column in (FIRST, BOTH))
-    claims = summary_of(results_of(f"{NAME}/claims") | results, FIRST, GROUPS, {})
+    claims = summary_of(first_seed(results_of(f"{NAME}/claims") | results), FIRST, GROUPS, {})
     return first, both, claims
 
 

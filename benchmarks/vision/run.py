@@ -27,6 +27,7 @@ PAIRS = [
     (f"hydra ({kind})", other) for kind in ("circuit", "Taylor") for other in ("DE(D)", "DE(D)+", "single", "single+")
 ]
 PAIRS += [("hydra (circuit)", "hydra (random heads)"), ("DE(D)+", "DE(D)"), ("single+", "single"), ("DE(D)", "single")]
+PAIRS += [("hydra (circuit)", "CircAvg"), ("hydra (Taylor)", "Taylor"), ("CircAvg", "Taylor"), ("CircAvg", "single+")]
 STRONGER = [f"hydra ({kind}), 24 heads" for kind in ("circuit", "Taylor", "random heads")]
 CLAIMS = [
     ("CircAvg, no training", "Taylor, no training"),
@@ -47,7 +48,6 @@ CLAIMS = [
     ("hydra (circuit), 24 heads, from pre-trained, grouped", "DE(D)"),
     ("hydra (circuit), own bases, 24 heads, grouped", "DE(D)+"),
     ("hydra (circuit), own bases, 24 heads, grouped", "hydra (random heads), own bases, 24 heads, grouped"),
-    ("CircAvg", "Taylor"),
     ("DE(D)", "DE-heads"),
 ]
 ON_IMAGENET = [

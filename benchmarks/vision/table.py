@@ -25,7 +25,7 @@ from evidence.page import (
     tempered_table,
 )
 from evidence.pictures import COSTS, as_markdown, draw_all, pictures
-from evidence.summary import results_of, shifts_of, summary_of
+from evidence.summary import first_seed, results_of, shifts_of, summary_of
 from hydra_ensembles.report import paper_table
 from provenance import RESULTS
 from vision import imagenet
@@ -69,7 +69,7 @@ def summaries() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The table, the claims, and the claims on ImageNet images."""
     results, latency = results_of(NAME), read(NAME, "latency").get("ratios", {})
     first = ordered(summary_of(results, COLUMN, SETTING.groups, latency, averages=SETTING.averages))
-    every = results_of(f"{NAME}/claims") | results
+    every = first_seed(results_of(f"{NAME}/claims") | results)
     claims = summary_of(every, COLUMN, SETTING.groups, {}, averages=SETTING.averages)
     on_imagenet = results_of(IMAGENET) | results_of(f"{IMAGENET}/claims")
     others = summary_of(on_imagenet, COLUMN, imagenet.SETTING.groups, {}, averages=imagenet.SETTING.averages)
