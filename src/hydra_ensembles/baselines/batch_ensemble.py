@@ -126,6 +126,11 @@ class ScaledLinear(nn.Module):
                 self.layer.bias.copy_(plain.bias.expand(members, -1))
 
     @property
+    def out_features(self) -> int:
+        """As of the layer whose place it takes."""
+        return len(self.matrix)
+
+    @property
     def matrix(self) -> nn.Parameter:
         """What all members share."""
         return self.layer.linear.weight  # type: ignore[no-any-return]
