@@ -74,8 +74,8 @@ VARIANTS: tuple[Maker, ...] = (
 )
 """Changes of the paper's recipe, beside joint selection and scores; which is best is said by validation data alone.
 
-With 30 of 36 heads a hydra costs 0.93 of DE(D)+, more than users are promised, so they keep 24. Members that start from
-the pre-trained network are trained three times as long as others, and all their blocks."""
+With 30 of 36 heads a hydra costs more than the 0.9 of DE(D)+ that users are promised, so they keep 24. Members that
+start from the pre-trained network are trained three times as long as others, and all their blocks."""
 TRUNKS = {6: 15, 8: 10}
 """Shared blocks, half and two thirds of all, and the heads kept behind them, as large a share as without a trunk."""
 PROBES = 16

@@ -1,7 +1,7 @@
 """BatchEnsemble (Wen et al., 2020): members share every weight matrix, and each scales its rows and columns.
 
 Member m's matrix is W * (s_m r_m^T), element by element. The layers are torch-uncertainty's `BatchLinear`; what they
-compute is computed here without repeating r, s and bias for every row, which took more than half of the time.
+compute is computed here without repeating r, s and bias for every row, which costs time and memory.
 Shapes: B batch, M members, N = M * B rows, member by member, D in, E out, C classes.
 """
 
