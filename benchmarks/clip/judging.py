@@ -8,13 +8,15 @@ from typing import Any
 from clip.methods import Method, Networks, by_tower
 from clip.setting import WRITTEN
 from evidence.asking import KNOWN_VAL, UNKNOWN_VAL
-from evidence.judging import file_name, validation
+from evidence.judging import validation
+from evidence.methods import file_name
 from hydra_ensembles import HeadSet
 from hydra_ensembles.evaluation import Answers, Evaluation
 from hydra_ensembles.evaluation.answers import load_answers
 from hydra_ensembles.evaluation.judged import Judged, judged
 from hydra_ensembles.evaluation.metrics import answer_metrics
 from hydra_ensembles.evaluation.protocol import ID_TEST
+from hydra_ensembles.store import whole
 from hydra_ensembles.uncertainty import fit_temperature
 from hydra_ensembles.uncertainty.temperature import Temperature
 from provenance import provenance
@@ -32,14 +34,19 @@ def results_unit(networks: Networks, method: Method, seed: int, folder: str) -> 
             evaluation.save(place / column)
         write(folder, name, found)
 
-    return networks.units.add(f"rows/{name}", work, list(dict.fromkeys(asked.values())))
+    return networks.units.add(f"rows/{name}", work, list(dict.fromkeys(asked.values())), leaves=file(folder, name))
+
+
+def file(folder: str, name: str) -> Path:
+    return WRITTEN / folder / f"{name}.json"
 
 
 def write(folder: str, name: str, found: Mapping[str, Any]) -> None:
     """A results file."""
-    path = WRITTEN / folder / f"{name}.json"
+    path = file(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**found, "provenance": provenance(packages=PACKAGES)}, indent=1) + "\n")
+    with whole(path) as draft:
+        draft.write_text(json.dumps({**found, "provenance": provenance(packages=PACKAGES)}, indent=1) + "\n")
 
 
 def figures(networks: Networks, method: Method, seed: int, asked: Mapping[str, str]) -> dict[str, Any]:

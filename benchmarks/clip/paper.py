@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from clip.judging import results_unit, write
+from clip.judging import file, results_unit, write
 from clip.methods import METHODS, Method, Networks
 from clip.setting import KEPT, WRITTEN
 from clip.task import Column, Sizes, Task
@@ -140,7 +140,7 @@ def main() -> None:
         run({networks.units: [one for one in wanted if (only or "") in one]}, 2, argument("--minutes", None))
         if is_worker():
             return
-        write(FOLDER, "hours", {"hours": round(hours(networks.units), 2)})
+        write(FOLDER, "hours", {"hours": round(hours(networks.units, file(FOLDER, "hours")), 2)})
     if found := results_of(str(WRITTEN / FOLDER)):
         first, second, *_ = TASK.columns
         print(*tables(summaries(found, TASK.columns), first, second).values(), sep="\n\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from clip.judging import results_unit, write
+from clip.judging import file, results_unit, write
 from clip.methods import METHODS, Networks
 from clip.setting import KEPT, TASK, TOY
 from evidence.units import Units
@@ -36,7 +36,8 @@ def planned(weights: str | None) -> tuple[Networks, list[str], str]:
     def figure_7(_: Path) -> None:
         write(folder, "taylor-map", json.loads((networks.units.directory(scores) / "map.json").read_text()))
 
-    return networks, [*wanted, networks.units.add("extras/taylor-map", figure_7, (scores,))], folder
+    drawn = networks.units.add("extras/taylor-map", figure_7, (scores,), leaves=file(folder, "taylor-map"))
+    return networks, [*wanted, drawn], folder
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
     networks, wanted, folder = planned(weights)
     run({networks.units: [one for one in wanted if (only or "") in one]}, 1 if TOY else 2, argument("--minutes", None))
     if not is_worker():
-        write(folder, "hours", {"hours": round(hours(networks.units), 2)})
+        write(folder, "hours", {"hours": round(hours(networks.units, file(folder, "hours")), 2)})
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from evidence.extras import extra, paired
-from evidence.judging import file_name, results_unit
-from evidence.methods import Row
+from evidence.judging import results_unit
+from evidence.methods import Row, file_name
 from evidence.networks import Networks
 from evidence.page import read
 

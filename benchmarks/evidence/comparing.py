@@ -1,43 +1,54 @@
 """Paired differences between methods: the same resampled test rows for both, averaged over seeds.
 
-The interval says how far the difference would move on other test rows; the spread over seeds stands beside it.
+The interval says how far the difference would move on other test rows; the spread over seeds stands beside it. What
+resampling gave for a row is among the results, `draws/METHOD-SEED.safetensors`, so that any two rows can be compared
+later, without their networks.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from evidence.judging import file_name
+from evidence.methods import file_name
 from evidence.networks import Networks
+from evidence.setting import Setting
 from hydra_ensembles.evaluation import Evaluation
 from hydra_ensembles.evaluation.bootstrap import difference
 from hydra_ensembles.evaluation.protocol import AVERAGE, ID_TEST
+from hydra_ensembles.store import whole
 
 WANTED = {"accuracy": ("answers", ID_TEST), "nll": ("answers", ID_TEST), "ece": ("answers", ID_TEST)}
 WANTED |= {"auroc": ("ood/msp", AVERAGE), "fpr95": ("ood/msp", AVERAGE), "auroc_near": ("ood/msp", "near")}
 WANTED |= {"auroc_far": ("ood/msp", "far")}
 
 
-def compared(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> dict[str, Any]:
-    """By pair and metric: the mean difference over seeds as a fraction, its interval, and every seed's difference."""
-    known: dict[str, tuple[dict[str, float], dict[str, Tensor]]] = {}
-    averages, groups = networks.setting.averages, networks.setting.groups
+def save_draws(path: Path, setting: Setting, found: Evaluation) -> None:
+    """By metric `(1 + S,)`: the figure, then the same on resampled rows."""
+    groups = setting.groups
     wanted = {m: place for m, place in WANTED.items() if groups.get(m.removeprefix("auroc_"), True)}
 
-    def of(method: str, seed: int) -> tuple[dict[str, float], dict[str, Tensor]]:
-        name = file_name(method, seed)
-        if name not in known:
-            found = Evaluation.load(networks.units.directory(f"rows/{name}") / "evaluation")
-            figures = {m: found.figures[part][row][m.partition("_")[0]] for m, (part, row) in wanted.items()}
-            moved = {m: found.resampled[part][row][m.partition("_")[0]] for m, (part, row) in wanted.items()}
-            for average, sets in averages.items():
-                figures[average] = fmean(found.figures["ood/msp"][one]["auroc"] for one in sets)
-                moved[average] = torch.stack([found.resampled["ood/msp"][one]["auroc"] for one in sets]).mean(dim=0)
-            known[name] = figures, moved
-        return known[name]
+    def values(part: str, row: str, metric: str) -> Tensor:
+        first = torch.tensor([found.figures[part][row][metric]])
+        return torch.cat([first, found.resampled[part][row][metric].float()])
+
+    said = {m: values(part, row, m.partition("_")[0]) for m, (part, row) in wanted.items()}
+    for average, sets in setting.averages.items():
+        said[average] = torch.stack([values("ood/msp", one, "auroc") for one in sets]).mean(dim=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as draft:
+        save_file(said, draft)
+
+
+def compared(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> dict[str, Any]:
+    """By pair and metric: the mean difference over seeds as a fraction, its interval, and every seed's difference."""
+
+    def of(method: str, seed: int) -> dict[str, Tensor]:
+        return load_file(networks.results(f"draws/{file_name(method, seed)}", "safetensors"))
 
     said: dict[str, Any] = {}
     for first, second in pairs:
@@ -46,14 +57,14 @@ def compared(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequen
             metric: {
                 **vars(
                     difference(
-                        sum(figures[metric] for figures, _ in one) / len(seeds),
-                        sum(figures[metric] for figures, _ in other) / len(seeds),
-                        torch.stack([moved[metric] for _, moved in one]).mean(dim=0),
-                        torch.stack([moved[metric] for _, moved in other]).mean(dim=0),
+                        fmean(float(drawn[metric][0]) for drawn in one),
+                        fmean(float(drawn[metric][0]) for drawn in other),
+                        torch.stack([drawn[metric][1:] for drawn in one]).mean(dim=0),
+                        torch.stack([drawn[metric][1:] for drawn in other]).mean(dim=0),
                     )
                 ),
-                "by_seed": [a[0][metric] - b[0][metric] for a, b in zip(one, other, strict=True)],
+                "by_seed": [float(a[metric][0] - b[metric][0]) for a, b in zip(one, other, strict=True)],
             }
-            for metric in (*wanted, *averages)
+            for metric in one[0]
         }
     return said

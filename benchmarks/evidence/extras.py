@@ -1,8 +1,6 @@
 """What stands beside the rows of a table: is the protocol honest, what formatting alone gives, paired differences."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -11,8 +9,7 @@ from torch import Tensor
 
 from evidence.asking import ANSWERS, in_precision, prepared
 from evidence.comparing import compared
-from evidence.judging import file_name
-from evidence.methods import Row
+from evidence.methods import Row, file_name
 from evidence.networks import Networks
 from hydra_ensembles import Protocol, fuse
 from hydra_ensembles.evaluation import Answers, answers
@@ -20,18 +17,11 @@ from hydra_ensembles.evaluation.answers import load_answers
 from hydra_ensembles.evaluation.metrics import separation_metrics
 from hydra_ensembles.uncertainty.decisions import ood_scores
 from hydra_ensembles.uncertainty.known_rows import finest
-from provenance import RESULTS, provenance
 
 
 def extra(networks: Networks, name: str, work: Callable[[], Mapping[str, Any]], after: Sequence[str] = ()) -> str:
     """A unit that writes `results/SETTING/NAME.json`."""
-
-    def write(place: Path) -> None:
-        path = RESULTS / networks.setting.name / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**work(), "provenance": provenance()}, indent=1) + "\n")
-
-    return networks.units.add(f"extras/{name}", write, after)
+    return networks.leave(f"extras/{name}", name, lambda place: work(), after)
 
 
 def honest(networks: Networks) -> str:
@@ -59,7 +49,7 @@ def honest(networks: Networks) -> str:
 
 def paired(networks: Networks, pairs: Sequence[tuple[str, str]], seeds: Sequence[int], name: str = "compared") -> str:
     """Differences between methods on the same rows."""
-    rows = [f"rows/{file_name(method, seed)}" for seed in seeds for method in dict.fromkeys(sum(pairs, ()))]
+    rows = [f"draws/{file_name(method, seed)}" for seed in seeds for method in dict.fromkeys(sum(pairs, ()))]
     return extra(networks, name, lambda: {"differences": compared(networks, pairs, seeds)}, rows)
 
 

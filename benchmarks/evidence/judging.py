@@ -3,8 +3,6 @@
 Shares are fractions here, as `evaluate` has them; the summary turns those that the paper shows in percent.
 """
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,8 @@ from typing import Any
 import torch
 
 from evidence.asking import ANSWERS, KNOWN_VAL, SHIFTED, TRAIN, UNKNOWN_VAL, together
-from evidence.methods import Row
+from evidence.comparing import save_draws
+from evidence.methods import Row, file_name
 from evidence.networks import Networks
 from evidence.setting import Setting
 from hydra_ensembles.evaluation import Answers, Evaluation
@@ -24,29 +23,27 @@ from hydra_ensembles.evaluation.metrics import answer_metrics, separation_metric
 from hydra_ensembles.evaluation.protocol import ID_TEST
 from hydra_ensembles.uncertainty import fit_temperature
 from hydra_ensembles.uncertainty.temperature import Temperature
-from provenance import RESULTS, provenance
 
 AVERAGED = ("near", "far")
 RESAMPLES = 1000
 
 
-def file_name(method: str, seed: int) -> str:
-    """A method's results file; `+` is part of some names."""
-    return f"{re.sub(r'[^a-z0-9+]+', '-', method.lower()).strip('-').replace('-+', '+')}-{seed}"
-
-
 def results_unit(networks: Networks, row: Row, folder: str = "") -> str:
-    """Judge a row, and write `results/SETTING/FOLDER/METHOD-SEED.json`."""
+    """Judge a row, and write `results/SETTING/FOLDER/METHOD-SEED.json`.
 
-    def work(place: Path) -> None:
-        found = figures(networks, row)
-        found.pop("evaluations")[0].save(place / "evaluation")
-        path = RESULTS / networks.setting.name / folder / f"{file_name(row.method, row.seed)}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        about = provenance(packages=["transformers", "timm", "peft", "torchmetrics", "torch-uncertainty"])
-        path.write_text(json.dumps({**found, "provenance": about}, indent=1) + "\n")
+    Another unit, wanted only where the row is compared with others, writes how its figures move on other test rows.
+    """
+    name = file_name(row.method, row.seed)
+    path = networks.results(f"draws/{name}", "safetensors")
 
-    return networks.units.add(f"rows/{file_name(row.method, row.seed)}", work, row.parts)
+    def draw(place: Path) -> None:
+        said, known = together(networks, row.parts), next(iter(networks.setting.known_tests.values()))
+        rows = {name: _judged(one, None) for name, one in said.items() if name != TRAIN}
+        save_draws(path, networks.setting, evaluation(networks.setting, {**rows, ID_TEST: _known(said, known, None)}))
+
+    networks.units.add(f"draws/{name}", draw, row.parts, leaves=path)
+    file = f"{folder}/{name}" if folder else name
+    return networks.leave(f"rows/{name}", file, lambda place: figures(networks, row), row.parts)
 
 
 def shifted_unit(networks: Networks, row: Row) -> str:
@@ -54,7 +51,7 @@ def shifted_unit(networks: Networks, row: Row) -> str:
     parts = [part.replace(ANSWERS, SHIFTED) for part in row.parts]
     name = file_name(row.method, row.seed)
 
-    def work(place: Path) -> None:
+    def work(place: Path) -> Mapping[str, Any]:
         by_set = {split: answer_metrics(_judged(one, None)) for split, one in together(networks, parts).items()}
         severities = sorted({int(split.rpartition("-")[2]) for split in by_set})
         means = {
@@ -64,12 +61,9 @@ def shifted_unit(networks: Networks, row: Row) -> str:
             }
             for severity in severities
         }
-        said = {"method": row.method, "seed": row.seed, "severities": means, "sets": by_set}
-        path = RESULTS / networks.setting.name / "shift" / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**said, "provenance": provenance(packages=["timm", "torch-uncertainty"])}) + "\n")
+        return {"method": row.method, "seed": row.seed, "severities": means, "sets": by_set}
 
-    return networks.units.add(f"shift-rows/{name}", work, parts)
+    return networks.leave(f"shift-rows/{name}", f"shift/{name}", work, parts)
 
 
 def figures(networks: Networks, row: Row) -> dict[str, Any]:
@@ -82,9 +76,8 @@ def figures(networks: Networks, row: Row) -> dict[str, Any]:
     rows = {name: _judged(one, None, detectors) for name, one in said.items() if name != TRAIN}
     unseen = {name: _not_searched(said[name], setting.searched) for name in (KNOWN_VAL, UNKNOWN_VAL)}
     columns: dict[str, Any] = {}
-    evaluations = []
     for column, known in setting.known_tests.items():
-        plain = evaluation(setting, {**rows, ID_TEST: _known(said, known, None, detectors)}, AVERAGED)
+        plain = evaluation(setting, {**rows, ID_TEST: _known(said, known, None, detectors)})
         apart = evaluation(setting, {**rows, ID_TEST: plain.judged[ID_TEST]}, ("apart",))
         scaled = _known(said, known, fitted)
         columns[column] = {
@@ -94,7 +87,6 @@ def figures(networks: Networks, row: Row) -> dict[str, Any]:
             "ood": {part[4:]: sets for part, sets in plain.figures.items() if part.startswith("ood/")},
             "apart": {part[4:]: sets for part, sets in apart.figures.items() if part.startswith("ood/")},
         }
-        evaluations.append(plain)
     cost = row.cost()
     return {
         "method": row.method,
@@ -107,7 +99,6 @@ def figures(networks: Networks, row: Row) -> dict[str, Any]:
         "columns": columns,
         "asked_in": sorted({networks.units.done(part).get("asked_in", "fp32") for part in row.parts}),
         "networks": {unit: networks.units.done(unit) for unit in _networks(networks, row)},
-        "evaluations": evaluations,
     }
 
 
@@ -124,7 +115,7 @@ def _not_searched(said: Answers, searched: int) -> Answers:
     return Answers(said.logits[searched:], labels, features=features)
 
 
-def evaluation(setting: Setting, rows: Mapping[str, Judged], groups: tuple[str, ...]) -> Evaluation:
+def evaluation(setting: Setting, rows: Mapping[str, Judged], groups: tuple[str, ...] = AVERAGED) -> Evaluation:
     """Judged rows as an evaluation, with `near` and `far`, or with all other sets as `far`."""
     named = {group: list(setting.groups[group]) for group in groups}
     if groups != AVERAGED:

@@ -30,8 +30,7 @@ MOST_MEMBERS = 5
 SEEDS = (0, 1, 2)
 SEEDS_OF: dict[str, tuple[int, ...]] = {"single": SEEDS, "single+": SEEDS, "DE(D)": SEEDS, "DE(D)+": SEEDS}
 SEEDS_OF |= {f"hydra ({kind})": SEEDS for kind in ("Taylor", "circuit", "random heads")}
-SEEDS_OF |= {"Taylor": SEEDS, "CircAvg": SEEDS}  # the first members of hydras: what is gained by having three?
-ONE_SEED = ("DE-heads", "MC Dropout", "LoRA", "hydra (sampled)", "hydra (joint)")
+ONE_SEED = ("Taylor", "CircAvg", "DE-heads", "MC Dropout", "LoRA", "hydra (sampled)", "hydra (joint)")
 SEEDS_OF |= dict.fromkeys(ONE_SEED, (0,))
 KINDS = {"Taylor": "taylor", "circuit": "circuit", "sampled": "sampled", "joint": "joint", "random heads": "random"}
 """Of hydras, by how their heads are chosen; with `, N heads` behind it, a method keeps so many."""
@@ -41,6 +40,11 @@ REBUILT: dict[str, Callable[[nn.Module, int], nn.Module]] = {
     "BatchEnsemble": BatchEnsemble,
 }
 """Baselines that rebuild the pre-trained model; a setting says which of them it has."""
+
+
+def file_name(method: str, seed: int) -> str:
+    """A method's results file; `+` is part of some names."""
+    return f"{re.sub(r'[^a-z0-9+]+', '-', method.lower()).strip('-').replace('-+', '+')}-{seed}"
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,16 @@ def row(networks: Networks, method: str, seed: int) -> Row:
     if method in ("Taylor", "CircAvg"):
         unit = members_of(networks, "taylor" if method == "Taylor" else "circuit", seed)[0]
         return Row(method, seed, (ask_network(networks, unit),), alone([unit]), pruned)
-    matched = re.fullmatch(r"hydra \((.+)\)(?:, (\d+) heads)?", method)
-    assert matched is not None, f"'{method}' is not known"
-    kind = KINDS[matched[1]]
-    keep = setting.keep if matched[2] is None else int(matched[2])
+    kind, keep = hydra_of(networks, method)
     units, heads = members_of(networks, kind, seed, keep), f"{keep / setting.layers:g}x{setting.members}"
     return hydra_row(networks, method, named(networks, kind, keep), seed, units, heads)
+
+
+def hydra_of(networks: Networks, method: str) -> tuple[str, int]:
+    """How the heads of a hydra are chosen, and how many stay."""
+    matched = re.fullmatch(r"hydra \((.+)\)(?:, (\d+) heads)?", method)
+    assert matched is not None, f"'{method}' is not known"
+    return KINDS[matched[1]], networks.setting.keep if matched[2] is None else int(matched[2])
 
 
 def hydra_row(

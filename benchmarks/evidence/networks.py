@@ -9,8 +9,9 @@ import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -23,11 +24,17 @@ from hydra_ensembles.baselines.lora import LoraTrainee
 from hydra_ensembles.data import Batches
 from hydra_ensembles.members import Recipe, finetune
 from hydra_ensembles.members.trainee import Trainee
+from hydra_ensembles.scoring.journal import JournalError
+from hydra_ensembles.store import whole
+from provenance import RESULTS, provenance
 
 OBJECTIVES = ("avg", "acc", "ood")
 """The member of CircAvg comes first: it is a row of its own."""
 RANK, ALPHA = 4, 8.0
+JOURNAL, JOURNALS = "journal.jsonl", "journal*.jsonl"
+T = TypeVar("T")
 WEIGHTS = "weights.safetensors"
+PACKAGES = ("transformers", "timm", "peft", "torchmetrics", "torch-uncertainty")
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,22 @@ class Networks:
 
     setting: Setting
     units: Units
+
+    def results(self, name: str, kind: str = "json") -> Path:
+        """A results file of the setting."""
+        return RESULTS / self.setting.name / f"{name}.{kind}"
+
+    def leave(self, unit: str, name: str, work: Callable[[Path], Mapping[str, Any]], after: Sequence[str] = ()) -> str:
+        """A unit that writes `results/SETTING/NAME.json`."""
+        path = self.results(name)
+
+        def write(place: Path) -> None:
+            said = {**work(place), "provenance": provenance(packages=PACKAGES)}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole(path) as draft:
+                draft.write_text(json.dumps(said, indent=1) + "\n")
+
+        return self.units.add(unit, write, after, leaves=path)
 
     def load(self, name: str) -> Member:
         return Member.load(self.units.directory(name) / "member")
@@ -158,26 +181,47 @@ class Networks:
             model = self.load(base)
             known = other.get("known", setting.known_search)(model)
             unknown = None if objective == "acc" else other.get("unknown", setting.unknown_search)(model)
-            journal = place / "journal.jsonl"
-            if onward is not None and not journal.exists():
-                shutil.copyfile(self.units.directory(onward) / "journal.jsonl", journal)
-            found = circuit_ranking(
-                model,
-                known,
-                unknown,
-                objective,
-                remove,
-                search="lazy",
-                layers=other.get("layers"),
-                journal=journal,
-                progress=False,
-            )
+
+            def search(journal: Path) -> HeadRanking:
+                if onward is not None and not journal.exists():
+                    shutil.copyfile(self.units.directory(onward) / JOURNAL, journal)
+                return circuit_ranking(
+                    model,
+                    known,
+                    unknown,
+                    objective,
+                    remove,
+                    search="lazy",
+                    layers=other.get("layers"),
+                    journal=journal,
+                    progress=False,
+                )
+
+            found = self._with_journal(place, unit, search)
             found.save(place / "ranking.json")
             return {"start_score": found.start_score, "last_score": found.scores[-1]}
 
-        return self.units.add(
-            f"rankings/{name or f'circuit-{objective}'}-{seed}", work, (base,) if onward is None else (base, onward)
-        )
+        unit = f"rankings/{name or f'circuit-{objective}'}-{seed}"
+        return self.units.add(unit, work, (base,) if onward is None else (base, onward))
+
+    def _with_journal(self, place: Path, unit: str, search: Callable[[Path], T]) -> T:
+        """Search, or go on with a search of the same network whose journal is among the results, where it is left."""
+        left = RESULTS / self.setting.name / "journals" / unit.rpartition("/")[2]
+        # A joint search has a journal for every member.
+        known = [] if list(place.glob(JOURNALS)) else [shutil.copy(one, place) for one in left.glob(JOURNALS)]
+        try:
+            found = search(place / JOURNAL)
+        except JournalError:
+            # The network was trained again, and on this processor it has become another one.
+            if not known:
+                raise
+            for one in known:
+                Path(one).unlink()
+            found = search(place / JOURNAL)
+        left.mkdir(parents=True, exist_ok=True)
+        for one in place.glob(JOURNALS):
+            shutil.copy(one, left)
+        return found
 
     def taylor(self, seed: int, sample: int, keep: int, scope: str) -> str:
         """A Taylor ranking on one of the disjoint samples; per layer it holds for one number of heads."""
@@ -197,19 +241,20 @@ class Networks:
         base, setting = self.base(10 * seed), self.setting
 
         def work(place: Path) -> Mapping[str, Any]:
-            more = dict(how)
+            usual = {"keep": setting.keep, "members": setting.members, "seed": seed, "progress": False, **how}
+            known = [self.ranking(name) for name in rankings]
             if how.get("how") == "joint":
                 model = self.load(base)
-                more |= {"model": model, "id_data": setting.known_search(model), "search": "lazy"}
-                more |= {"ood_data": setting.unknown_search(model), "journal": place / "journal.jsonl"}
-            found = select_members(
-                [self.ranking(name) for name in rankings],
-                **{"keep": setting.keep, "members": setting.members, "seed": seed, "progress": False, **more},
-            )
+                usual |= {"model": model, "id_data": setting.known_search(model), "search": "lazy"}
+                usual |= {"ood_data": setting.unknown_search(model)}
+                found = self._with_journal(place, unit, lambda path: select_members(known, **usual, journal=path))
+            else:
+                found = select_members(known, **usual)
             (place / "selection.json").write_text(json.dumps(found.to_json(), indent=1) + "\n")
             return {"overlap": found.overlaps(), "divergence": found.divergences(), "drawn": list(found.drawn)}
 
-        return self.units.add(f"heads/{kind}-{seed}", work, (base, *rankings))
+        unit = f"heads/{kind}-{seed}"
+        return self.units.add(unit, work, (base, *rankings))
 
     def random_heads(self, kind: str, seed: int, keep: int) -> str:
         """Head sets drawn at random, of one size."""
@@ -240,7 +285,17 @@ class Networks:
     def _trained(
         self, kind: str, seed: int, start: Callable[[], nn.Module], training: "Training", after: Sequence[str] = ()
     ) -> str:
-        """A network trained at the rate of its kind, which is chosen once, by validation NLL, with seed 0."""
+        """A network trained at the rate of its kind, which is chosen once, by validation NLL, with seed 0.
+
+        A rate that a results file tells is not looked for again.
+        """
+        known = self._chosen_before.get(kind) if seed == 0 else None
+        if known is not None:
+
+            def again(place: Path) -> Mapping[str, Any]:
+                return {**self._train(place, start(), 0, known["rate"], training), "val_nll": known["val_nll"]}
+
+            return self.units.add(f"networks/{kind}-0", again, after)
         if seed == 0:
             tried = {rate: self._at(kind, rate, start, training, after) for rate in training.rates}
 
@@ -259,6 +314,16 @@ class Networks:
             return self._train(place, start(), seed, self.units.done(chosen)["rate"], training)
 
         return self.units.add(f"networks/{kind}-{seed}", work, (*after, chosen))
+
+    @cached_property
+    def _chosen_before(self) -> dict[str, dict[str, Any]]:
+        """By kind of network: the rate that results files say was chosen, and what all of them gave."""
+        found: dict[str, dict[str, Any]] = {}
+        for path in sorted((RESULTS / self.setting.name).glob("**/*-[0-9].json")):
+            for unit, said in json.loads(path.read_text()).get("networks", {}).items():
+                if isinstance(said.get("val_nll"), dict):
+                    found[unit.removeprefix("networks/").removesuffix("-0")] = said
+        return found
 
     def _at(
         self, kind: str, rate: float, start: Callable[[], nn.Module], training: "Training", after: Sequence[str]
@@ -293,7 +358,8 @@ class Networks:
             assert isinstance(like, Member)
             like.save(place / "member")
         last = found.evaluations[-1]
-        return {"rate": rate, "val_nll": last.nll, "val_accuracy": last.accuracy, "steps": len(found.losses), **more}
+        said = {"rate": rate, "val_nll": last.nll, "val_accuracy": last.accuracy, "steps": len(found.losses), **more}
+        return {**said, "precision": settings.precision}
 
 
 @dataclass(frozen=True)

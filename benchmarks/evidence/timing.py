@@ -1,4 +1,8 @@
-"""Latency of the methods in one interleaved run, as they really run: hydras compute of the last block what is read."""
+"""Latency of the methods in one interleaved run, as they really run: hydras compute of the last block what is read.
+
+A network takes as long before its training as after it, so a base network and head sets are all that is needed; blocks
+that training changes are changed a little, as equal ones would be fused into a trunk.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,34 +10,46 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evidence.methods import SEEDS_OF, Row, members_of, row
+from evidence.methods import PASSES, REBUILT, SEEDS_OF, Row, heads_of, hydra_of
 from evidence.networks import Networks
 from hydra_ensembles import fuse
 from hydra_ensembles.backbones import Inputs
-from hydra_ensembles.baselines import DeepEnsemble
+from hydra_ensembles.baselines import DeepEnsemble, McDropout
+from hydra_ensembles.baselines.classifiers import draw_classifier
 from hydra_ensembles.evaluation import interleaved
-from hydra_ensembles.evaluation.latency import sample_inputs
+from hydra_ensembles.evaluation.latency import moved, sample_inputs
+from hydra_ensembles.heads import Member
 from provenance import provenance, write_results
 
 BATCH, ROUNDS, THREADS = 4, 20, 2
+ALONE = {"Taylor": "taylor", "CircAvg": "circuit"}
+"""First members of hydras, by how heads are chosen."""
 
 
-def measure(networks: Networks, packages: list[str], more: Sequence[Row] = ()) -> None:
-    """Time every method of a setting and more rows, and write `results/SETTING/latency.json`."""
+def measure(networks: Networks, packages: list[str], more: Sequence[str] = (), rows: Sequence[Row] = ()) -> None:
+    """Time every method of a setting, more of them, and rows whose networks are kept.
+
+    Writes `results/SETTING/latency.json`. A base network and head sets are made first where they are not there.
+    """
+    methods = [*SEEDS_OF, *networks.setting.more_methods, *more]
+    chosen = [_heads(networks, method) for method in methods if _has_fewer_heads(method)]
+    networks.units.run([networks.base(0), *chosen])
     torch.set_num_threads(THREADS)
-    found = timed(networks, BATCH, ROUNDS, more)
+    found = timed(networks, methods, rows, BATCH, ROUNDS)
     write_results(f"{networks.setting.name}/latency", {**found, "provenance": provenance(packages=packages)})
 
 
-def timed(networks: Networks, batch: int, rounds: int, more: Sequence[Row] = ()) -> Mapping[str, Any]:
+def timed(
+    networks: Networks, methods: Sequence[str], rows: Sequence[Row], batch: int, rounds: int
+) -> Mapping[str, Any]:
     """Milliseconds a batch by method, and as a ratio to the single network's."""
     setting = networks.setting
     base = networks.load(networks.base(0))
     inputs: Inputs = sample_inputs(base.model, batch, setting.tokens)
-    runs: dict[str, Callable[[], Tensor]] = {}
-    for method in (*SEEDS_OF, *setting.more_methods):
-        runs[method] = _asking(_model(networks, row(networks, method, 0)), inputs)
-    runs |= {one.method: _asking(_model(networks, one), inputs) for one in more}
+    runs = {method: _asking(_model(networks, method), inputs) for method in methods}
+    for one in rows:
+        assert one.model is not None
+        runs[one.method] = _asking(one.model().eval(), inputs)
     with torch.inference_mode():
         timings = list(interleaved(runs, rounds))[-1]
     single = timings["single"]
@@ -52,16 +68,43 @@ def _asking(model: nn.Module, inputs: Inputs) -> Callable[[], Tensor]:
     return lambda: members(inputs)
 
 
-def _model(networks: Networks, found: Row) -> nn.Module:
-    """A method's network; where weights do not matter for time, those of `single`."""
-    method, base, number = found.method, networks.load(networks.base(0)), networks.setting.members
-    if method in ("single", "single+"):
-        return DeepEnsemble([base]).eval()
+def _has_fewer_heads(method: str) -> bool:
+    return method in ALONE or method.startswith("hydra")
+
+
+def _heads(networks: Networks, method: str) -> str:
+    """The unit that chooses a method's heads."""
+    kind, keep = (ALONE[method], None) if method in ALONE else hydra_of(networks, method)
+    return heads_of(networks, kind, 0, keep)
+
+
+def _model(networks: Networks, method: str) -> nn.Module:
+    """A method's network, before any training of its own."""
+    setting, number = networks.setting, networks.setting.members
+
+    def base() -> Member:
+        return networks.load(networks.base(0))
+
+    if method in ("single", "single+", "unstructured"):
+        # Zeros in dense matrices are multiplied like other numbers.
+        return DeepEnsemble([base()]).eval()
     if method in ("DE(D)", "DE(D)+", "LoRA"):
-        return DeepEnsemble([networks.load(networks.base(m)) for m in range(number)]).eval()
-    if found.model is not None:
-        return found.model().eval()  # type: ignore[no-any-return]
+        return DeepEnsemble([base() for _ in range(number)]).eval()
+    if method == "MC Dropout":
+        return McDropout(base(), PASSES, setting.dropout).eval()
     if method == "DE-heads":
-        return fuse([networks.load(networks.classifier(m)) for m in range(number)])
-    unit = members_of(networks, "taylor" if method == "Taylor" else "circuit", 0)[0]
-    return DeepEnsemble([networks.load(unit)]).eval()
+        networks_with_classifiers = [base() for _ in range(number)]
+        for m, one in enumerate(networks_with_classifiers):
+            draw_classifier(one, m)
+        return fuse(networks_with_classifiers)
+    if method in REBUILT:
+        return REBUILT[method](setting.load(0), number).eval()
+    heads = _heads(networks, method)
+    if method in ALONE:
+        return DeepEnsemble([networks.pruned(0, 0, heads)]).eval()
+    members = [networks.pruned(0, m, heads) for m in range(number)]
+    assert setting.post is not None
+    trained = setting.post.train_last_blocks or setting.layers
+    for m, one in enumerate(members):
+        moved(one.model, m, setting.layers - trained)
+    return fuse(members)

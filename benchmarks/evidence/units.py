@@ -1,5 +1,8 @@
 """Units of work: each leaves one directory behind, is passed over when that is there, and waits for those before it.
 
+A unit that leaves a results file is done where that file is, and what it was made of is then not made again: a new
+checkout goes on where the repository is, and who deletes a results file has it made anew.
+
 Several workers can go through the same units: each takes what no other has, so two processes with one thread each
 use two cores better than one process with two. A killed worker leaves its unit to the next.
 """
@@ -31,6 +34,8 @@ class Unit:
     name: str
     work: Work
     after: tuple[str, ...] = ()
+    leaves: Path | None = None
+    """A results file, which is part of the repository while the unit's directory is not."""
 
 
 @dataclass(eq=False)
@@ -40,17 +45,22 @@ class Units:
     root: Path
     units: dict[str, Unit] = field(default_factory=dict)
 
-    def add(self, name: str, work: Work, after: Sequence[str] = ()) -> str:
+    def add(self, name: str, work: Work, after: Sequence[str] = (), leaves: Path | None = None) -> str:
         """One more unit; the same name twice is the same unit."""
         missing = [one for one in after if one not in self.units]
         assert not missing, f"'{name}' comes after {missing}, which are not there"
-        self.units.setdefault(name, Unit(name, work, tuple(after)))
+        self.units.setdefault(name, Unit(name, work, tuple(after), leaves))
         return name
 
     def directory(self, name: str) -> Path:
         return self.root / name
 
     def is_done(self, name: str) -> bool:
+        leaves = self.units[name].leaves
+        return self.has_directory(name) if leaves is None else leaves.is_file()
+
+    def has_directory(self, name: str) -> bool:
+        """Was it done in this checkout?"""
         return (self.directory(name) / "done.json").is_file()
 
     def done(self, name: str) -> dict[str, Any]:
@@ -59,12 +69,12 @@ class Units:
         return found
 
     def needed(self, wanted: Sequence[str]) -> list[str]:
-        """The wanted units and all that come before them, in the order of the units."""
+        """The wanted units that are not done, and all before them that are not, in the order of the units."""
         found: set[str] = set()
         left = list(wanted)
         while left:
             name = left.pop()
-            if name not in found:
+            if name not in found and not self.is_done(name):
                 found.add(name)
                 left += self.units[name].after
         return [name for name in self.units if name in found]

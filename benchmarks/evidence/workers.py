@@ -1,10 +1,12 @@
 """Several processes at the same units, each with one thread."""
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -28,7 +30,7 @@ def run(plans: Mapping[Units, Sequence[str]], workers: int, minutes: float | Non
     environment = {**os.environ, _WORKER: str(stop_at), "OMP_NUM_THREADS": "1"}
     running = [subprocess.Popen([sys.executable, *sys.argv], env=environment) for _ in range(workers)]
     codes = [one.wait() for one in running]
-    left = [one for units, wanted in plans.items() for one in units.needed(wanted) if not units.is_done(one)]
+    left = [one for units, wanted in plans.items() for one in units.needed(wanted)]
     print(f"{len(left)} units are left" if left else "all is done")
     if any(codes):
         raise SystemExit(f"a worker failed: {codes}")
@@ -44,6 +46,14 @@ def argument(name: str, default: float | None, read: Callable[[str], float] = fl
     return read(sys.argv[sys.argv.index(name) + 1]) if name in sys.argv else default
 
 
-def hours(units: Units) -> float:
-    """How long all finished units took, one after another on one thread."""
-    return sum(float(units.done(name)["seconds"]) for name in units.units if units.is_done(name)) / 3600
+def hours(units: Units, told: Path) -> float:
+    """How long all units took, one after another on one thread, with those whose directories are gone.
+
+    `told` is the results file that says so: what is in it when a checkout first asks was spent before.
+    """
+    before = units.root / "before.json"
+    if not before.is_file():
+        before.parent.mkdir(parents=True, exist_ok=True)
+        before.write_text(json.dumps(json.loads(told.read_text())["hours"] if told.is_file() else 0.0))
+    kept = [units.done(name)["seconds"] for name in units.units if units.has_directory(name)]
+    return float(json.loads(before.read_text()) + sum(kept) / 3600)

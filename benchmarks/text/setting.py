@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from evidence.setting import Setting
+from evidence.setting import FASTER, Setting
 from hydra_ensembles import load_model
 from hydra_ensembles.data import Batches, batches_for, open_data
 from hydra_ensembles.evaluation.shift import shifted_batches
@@ -100,8 +100,8 @@ SETTING = Setting(
     tests=tests,
     known_tests={"validation": ("sst2-validation",), "validation + test": ("sst2-validation", "sst2-test")},
     groups={"near": NEAR, "far": FAR, "apart": APART},
-    base=replace(RECIPES["sst2-base"], epochs=1, precision="bf16"),
-    post=replace(RECIPES["sst2"], epochs=1, precision="bf16"),
+    base=replace(RECIPES["sst2-base"], epochs=1, precision=FASTER),
+    post=replace(RECIPES["sst2"], epochs=1, precision=FASTER),
     rates=(3e-5, 1e-4),
     layers=6,
     heads=12,

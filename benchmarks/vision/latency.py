@@ -1,6 +1,6 @@
 """How long each method of the evidence on images takes, in one interleaved run on a quiet machine.
 
-Run: python benchmarks/vision/latency.py     (a minute on 2 cores, when run.py is done)
+Run: python benchmarks/vision/latency.py     (a minute on 2 cores, when run.py has found the heads)
 Writes results/vision/latency.json.
 """
 
@@ -11,19 +11,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence.choosing import CHOSEN, chosen_maker
-from evidence.methods import Row, row
+from evidence.methods import Row
 from evidence.networks import Networks
 from evidence.timing import measure
 from vision.run import IN_TABLE, STRONGER, VARIANTS, planned
 
 
-def beside(networks: Networks) -> list[Row]:
-    """Rows of the table that are no methods of every setting."""
+def chosen(networks: Networks) -> list[Row]:
+    """The variant that was chosen, once one is."""
     make = chosen_maker(networks, (*IN_TABLE, *VARIANTS))
-    chosen = [] if make is None else [replace(make(networks, 0), method=CHOSEN)]
-    return [*(row(networks, method, 0) for method in STRONGER), *chosen]
+    return [] if make is None else [replace(make(networks, 0), method=CHOSEN)]
 
 
 if __name__ == "__main__":
     networks = planned()[0]
-    measure(networks, ["timm"], beside(networks))
+    measure(networks, ["timm"], STRONGER, chosen(networks))

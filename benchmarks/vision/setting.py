@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from evidence.pixels import KeptImages
-from evidence.setting import Setting
+from evidence.setting import FASTER, Setting
 from hydra_ensembles import load_model
 from hydra_ensembles.backbones import origin_of
 from hydra_ensembles.data import Batches, batches_for, open_data
@@ -117,12 +117,12 @@ BASE = Recipe(
     warm_up=0.1,
     weight_decay=0.01,
     clip_norm=1.0,
-    precision="bf16",
+    precision=FASTER,
     keep="last",
 )
 """AdamW, a higher rate for the new classifier; `_train` puts the rate that is tried in its place."""
 POST = replace(
-    RECIPES["cifar100"], steps=None, epochs=1, batch_size=BATCH, warm_up=0.05, zero_head=False, precision="bf16"
+    RECIPES["cifar100"], steps=None, epochs=1, batch_size=BATCH, warm_up=0.05, zero_head=False, precision=FASTER
 )
 """D.2: SGD on the last five blocks with label smoothing."""
 HEAD_PARAMS, MATRICES = 4 * 192 * 64 + 3 * 64, 12 * (4 * 192 * 192 + 2 * 192 * 768)
@@ -166,5 +166,5 @@ SETTING = Setting(
     dropout=0.1,
     shifts=shifts,
     averages={"auroc_without_mnist": (*NEAR, "textures-test", "fashion-mnist-test")},
-    asked_in="bf16",
+    asked_in=FASTER,
 )

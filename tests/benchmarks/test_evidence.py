@@ -9,15 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from evidence import agreement, extras, judging, page, summary
+from evidence import agreement, extras, judging, page, summary, timing
 from evidence import claims as claimed
+from evidence import networks as made_networks
 from evidence.asking import ask_hydra
 from evidence.choosing import choice, chosen_rows
 from evidence.comparing import compared
-from evidence.methods import REBUILT, SEEDS_OF, row
+from evidence.methods import REBUILT, SEEDS_OF, heads_of, row
 from evidence.networks import Networks
 from evidence.setting import Setting
 from evidence.units import Units
+from evidence.workers import hours
 from families import BY_NAME, CLASSES, model_of
 from hydra_ensembles.data.batches import TensorBatches
 from hydra_ensembles.evaluation.answers import load_answers
@@ -78,7 +80,7 @@ def toy(place):
 def networks(tmp_path_factory):
     place = tmp_path_factory.mktemp("evidence")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (judging, summary, extras, page):
+        for module in (made_networks, summary, page):
             patch.setattr(module, "RESULTS", place / "results")
         setting = toy(place)
         made = Networks(setting, Units(setting.kept))
@@ -153,7 +155,7 @@ def image_networks(tmp_path_factory):
         samples=4,
     )
     with pytest.MonkeyPatch.context() as patch:
-        for module in (judging, summary):
+        for module in (made_networks, summary):
             patch.setattr(module, "RESULTS", place / "results")
         made = Networks(setting, Units(setting.kept))
         methods = (
@@ -194,6 +196,7 @@ def test_corrupted_inputs_are_judged_by_severity(image_networks):
 
 
 def test_differences_of_other_averages_are_those_of_their_sets(image_networks):
+    image_networks.units.run(["draws/lora-0", "draws/single-0"])
     found = compared(image_networks, [("LoRA", "single")], [0])["LoRA minus single"]
     assert found["auroc_without_noise"] == found["auroc_near"]
 
@@ -305,6 +308,7 @@ def test_claims_may_answer_in_bf16_and_what_that_changes_is_measured(networks):
 
 
 def test_paired_differences_are_those_of_the_figures(networks):
+    networks.units.run(["draws/de-d-0", "draws/single-0"])
     found = compared(networks, [("DE(D)", "single")], [0])["DE(D) minus single"]
     methods = summary.summary_of(summary.results_of("toy"), "first", GROUPS, {})["methods"]
     expected = methods["DE(D)"]["auroc"]["mean"] - methods["single"]["auroc"]["mean"]
@@ -321,6 +325,58 @@ def test_what_is_done_is_passed_over_and_what_another_worker_has_is_left_to_it(t
     assert units.done("second")["said"] == 2
     units.run(["second"])
     assert done == ["first", "second"]
+
+
+def test_a_results_file_says_that_a_unit_and_what_it_was_made_of_are_done(tmp_path):
+    made, done = tmp_path / "results.json", []
+    for kept in ("first", "second"):  # a new checkout has the results and nothing else
+        units = Units(tmp_path / kept)
+        units.add("before", lambda place: done.append("before"))
+        units.add("row", lambda place: done.append("row") if made.write_text("{}") else None, ["before"], leaves=made)
+        units.run(["row"])
+    assert done == ["before", "row"]
+    made.unlink()
+    units.run(["row"])
+    assert done == ["before", "row", "before", "row"]
+
+
+def test_hours_go_on_from_what_was_told_before(tmp_path):
+    told = tmp_path / "hours.json"
+    told.write_text('{"hours": 2.0}')
+    units = Units(tmp_path / "kept")
+    units.add("one", lambda place: None)
+    units.run(["one"])
+    (units.directory("one") / "done.json").write_text('{"seconds": 3600}')
+    assert hours(units, told) == 3.0
+    told.write_text('{"hours": 3.0}')
+    assert hours(units, told) == 3.0
+
+
+def test_a_new_checkout_trains_at_the_rate_that_was_chosen_and_takes_the_search_from_its_journal(networks, tmp_path):
+    again = Networks(replace(networks.setting, kept=tmp_path / "kept"), Units(tmp_path / "kept"))
+    circuits = heads_of(again, "circuit", 0)
+    again.units.run([circuits])
+    assert not (again.units.root / "rates").exists()
+    assert again.units.done("networks/base-0")["rate"] == networks.units.done("networks/base-0")["rate"]
+    assert again.head_sets(circuits) == networks.head_sets(circuits)
+    ranked = [one.ranking("rankings/circuit-avg-0").how for one in (networks, again)]
+    assert ranked[0]["seconds"] == ranked[1]["seconds"]  # it was not searched again
+
+
+def test_a_journal_of_another_network_is_not_gone_on_with(networks, tmp_path):
+    def load(seed):
+        model = networks.setting.load(seed)
+        torch.nn.init.normal_(model.classifier.weight, std=0.1)
+        return model
+
+    again = Networks(replace(networks.setting, load=load), Units(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made_networks, "RESULTS", tmp_path / "results")
+        kept = again.results("journals/circuit-avg-0/journal", "jsonl")
+        kept.parent.mkdir(parents=True)
+        kept.write_text(networks.units.directory("rankings/circuit-avg-0").joinpath("journal.jsonl").read_text())
+        again.units.run([again.circuit(0, "avg", 6)])
+    assert kept.read_text() == (tmp_path / "rankings" / "circuit-avg-0" / "journal.jsonl").read_text()
 
 
 def test_a_unit_that_fails_stays_to_be_done_and_does_not_stop_others(tmp_path):
@@ -341,6 +397,20 @@ def test_a_unit_that_fails_stays_to_be_done_and_does_not_stop_others(tmp_path):
     time.sleep(0.01)  # a new run begins after the old one failed
     units.run(["after", "other"])
     assert done == ["other", "after"]
+
+
+def test_latency_needs_a_base_network_and_head_sets_and_times_a_hydra_without_a_trunk(networks, tmp_path):
+    again, path = Networks(networks.setting, Units(tmp_path)), tmp_path / "found.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "write_results", lambda name, found: path.write_text(json.dumps(found)))
+        patch.setattr(timing, "ROUNDS", 2)
+        timing.measure(again, [], ["hydra (circuit), 8 heads"])
+    found = json.loads(path.read_text())
+    assert set(found["ratios"]) == {*SEEDS_OF, "hydra (circuit), 8 heads"}
+    assert found["ratios"]["single"] == 1.0
+    assert {one.name for one in (tmp_path / "networks").iterdir()} == {"base-0"}
+    hydra = timing._model(again, "hydra (circuit)")
+    assert set(hydra.trunk.values()) == {0}
 
 
 def test_pairs_of_figures_must_agree(networks):
