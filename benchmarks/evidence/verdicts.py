@@ -5,12 +5,12 @@ from typing import Any
 
 from evidence.ledger import FAILS, HOLDS, UNDECIDED, Claim, Found, difference_claim, figure_claim
 
-CLAIMED, ONE_MEMBER = "compared-claims", "compared-one-member"
+CLAIMED = "compared-claims"
 """Differences of one seed."""
 
 
 def against(other: str, metric: str, direction: int, **more: Any) -> Callable[[str], Found | None]:
-    """Of hydra (circuit); over all seeds, if no other file is named."""
+    """Of hydra (circuit), over all seeds."""
     return difference_claim(f"hydra (circuit) minus {other}", metric, direction, **more)
 
 
@@ -19,10 +19,11 @@ def claimed(pair: str, metric: str, direction: int, **more: Any) -> Callable[[st
     return difference_claim(pair, metric, direction, CLAIMED, **more)
 
 
-def controls(averages: Mapping[str, str], paper: tuple[str, str]) -> list[Claim]:
+def controls(averages: Mapping[str, str], paper: tuple[str, str], again: str = "", file: str = CLAIMED) -> list[Claim]:
     """What the hydra must stand against; `averages` are more of AUROC that it is asked for, by their names.
 
-    `paper`: where it sets the hydra beside CircAvg, and what the difference in AUROC is there.
+    `paper`: where it sets the hydra beside CircAvg, and what the difference in AUROC is there. `again` stands behind
+    the names of these two and of `single+` where they were trained once more, and `file` has their differences.
     """
     asked = {
         "control: hydra (circuit) within 0.5 of DE(D)+ in AUROC, or above": ("DE(D)+", 0.5),
@@ -35,14 +36,12 @@ def controls(averages: Mapping[str, str], paper: tuple[str, str]) -> list[Claim]
         for metric, name in averages.items():
             found.append(Claim(f"… {name}", "ours", "", against(other, metric, 1, margin=margin), "compared"))
     says = "hydra (circuit) above its first member alone, CircAvg, in AUROC"
-    look = against("CircAvg", "auroc", 1, file=ONE_MEMBER)
-    found.append(Claim(says, *paper, look, ONE_MEMBER))
-    look = against("CircAvg", "accuracy", 1, file=ONE_MEMBER)
-    found.append(Claim("… in accuracy", "ours", "", look, ONE_MEMBER))
-    look = against("CircAvg", "nll", -1, file=ONE_MEMBER, factor=1)
-    found.append(Claim("… and below it in NLL", "ours", "", look, ONE_MEMBER))
-    look = difference_claim("CircAvg minus single+", "auroc", 1, ONE_MEMBER)
-    found.append(Claim("control: CircAvg alone above single+ in AUROC", "ours", "", look, ONE_MEMBER))
+    pair = f"hydra (circuit){again} minus CircAvg{again}"
+    found.append(Claim(says, *paper, difference_claim(pair, "auroc", 1, file), file))
+    found.append(Claim("… in accuracy", "ours", "", difference_claim(pair, "accuracy", 1, file), file))
+    found.append(Claim("… and below it in NLL", "ours", "", difference_claim(pair, "nll", -1, file, factor=1), file))
+    look = difference_claim(f"CircAvg{again} minus single+{again}", "auroc", 1, file)
+    found.append(Claim("control: CircAvg alone above single+ in AUROC", "ours", "", look, file))
     for one in ("single", "DE(D)"):
         look = difference_claim(f"{one}+ minus {one}", "auroc", 1)
         found.append(Claim(f"the second training alone lifts {one} in AUROC", "ours", "", look, "compared"))

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evidence.agreement import diversity, scores, seeds, sweep
 from evidence.ledger import Claim, difference_claim, ledger, write_ledger
-from evidence.verdicts import CLAIMED, ONE_MEMBER, against, beyond, claimed, controls, inside, members
+from evidence.verdicts import CLAIMED, against, beyond, claimed, controls, inside, members
 from text.setting import SETTING
 
 CLAIMS = [
@@ -47,13 +47,13 @@ CLAIMS = [
         difference_claim("hydra (Taylor) minus DE(D)", "auroc", -1),
         "compared",
     ),
-    *controls({}, ("Table 2", "+2.56")),
+    *controls({}, ("Table 2", "+2.56"), ", again", "compared-again"),
     Claim(
         "trained, CircAvg has a higher AUROC than Taylor",
         "Table 2",
         "+4.09",
-        difference_claim("CircAvg minus Taylor", "auroc", 1, ONE_MEMBER),
-        ONE_MEMBER,
+        claimed("CircAvg minus Taylor", "auroc", 1),
+        CLAIMED,
     ),
     Claim(
         "untrained, CircAvg has a higher AUROC than Taylor",

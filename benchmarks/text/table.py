@@ -39,7 +39,8 @@ OPENING = """\
 
 Everything here is made from results files by `python benchmarks/text/table.py` (seconds). `python
 benchmarks/text/run.py` makes the results files from nothing and takes {hours:.1f} hours of one core so far; it can be
-killed at any time and goes on where it was, and passes over what is done. What the figures mean for the paper's
+killed at any time and goes on where it was, and passes over what is done, which results files say: networks are not
+part of the repository, and are trained again where a results file is missing. What the figures mean for the paper's
 claims is in [docs/evidence.md](../../docs/evidence.md).
 
 Pre-trained MiniLM-L6 (6 layers of 12 heads, 384 wide) is trained for one epoch on SST-2 without its first 3,000 rows,
@@ -50,7 +51,9 @@ validation rows (SST-2 and AG News), so they have seen unknown texts; KNN, Mahal
 rows are GLUE's validation set (872); the second table adds SST-2's test set. Unknown: near = Yelp, Amazon; far = 20
 Newsgroups, TREC, RTE, WMT16; the average is over these six, unweighted. Scores are MSP unless said. Texts are cut at
 128 tokens, and multiply-adds are counted for 128 tokens with full last blocks. The claims of one seed below the table
-answer in bf16 (each results file says how), which changes hardly anything: `results/text/precision.json`.
+answer in bf16 (each results file says how), which changes hardly anything: `results/text/precision.json`. Networks
+were trained in bf16, on a processor that multiplies in it; those called "again" and those that Proposition 1 and times
+were looked at with, from seed 0 on another processor, in fp32, so that they are not the same to the bit.
 """
 
 

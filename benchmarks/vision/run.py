@@ -47,11 +47,11 @@ CLAIMS = [
     ("hydra (circuit), 24 heads, from pre-trained, grouped", "DE(D)"),
     ("hydra (circuit), own bases, 24 heads, grouped", "DE(D)+"),
     ("hydra (circuit), own bases, 24 heads, grouped", "hydra (random heads), own bases, 24 heads, grouped"),
+    ("CircAvg", "Taylor"),
+    ("hydra (circuit)", "CircAvg"),
+    ("CircAvg", "single+"),
     ("DE(D)", "DE-heads"),
 ]
-ONE_MEMBER = [("hydra (circuit)", "CircAvg"), ("hydra (Taylor)", "Taylor")]
-ONE_MEMBER += [("CircAvg", "single+"), ("CircAvg", "Taylor")]
-"""What is gained by three members: the first members of hydras are rows of their own."""
 ON_IMAGENET = [
     ("CircAvg, no training", "Taylor, no training"),
     ("CircAvg, no training", "single"),
@@ -114,7 +114,6 @@ def planned() -> tuple[Networks, list[str]]:
     wanted += [shifted_unit(networks, row(networks, method, 0)) for method in (*SEEDS_OF, *SETTING.more_methods)]
     wanted += [choice(networks, IN_TABLE, VARIANTS), *chosen_rows(networks, (*IN_TABLE, *VARIANTS), SEEDS)]
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
-    wanted += [paired(networks, ONE_MEMBER, (0,), "compared-one-member")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "cifar100-test"), {FAR[1]: lambda m: shown(m, FAR[1])})]
     shared = [claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items() for seed in SEEDS]
