@@ -81,7 +81,7 @@ def conditions(networks: Networks, data: Callable[[nn.Module], tuple[Batches, Ba
     base = networks.base(0)
 
     def looked_at(kind: str) -> str:
-        chosen = heads_of(networks, kind, 0)
+        chosen = first_circuit(networks) if kind == "circuit" else heads_of(networks, kind, 0)
 
         def work(place: Path) -> Mapping[str, Any]:
             model = networks.load(base)
@@ -100,6 +100,12 @@ def conditions(networks: Networks, data: Callable[[nn.Module], tuple[Batches, Ba
         return {"sets": {name: one["found"] for name, one in done.items()}, "rows": rows}
 
     return extra(networks, "proposition-1", work, tuple(units.values()))
+
+
+def first_circuit(networks: Networks) -> str:
+    """The heads of CircAvg, which is the first member of hydra (circuit), without a search for the others."""
+    ranking = networks.circuit(0, OBJECTIVES[0], networks.setting.to_remove)
+    return networks.selection("first-circuit", 0, [ranking], members=1)
 
 
 def _mean(found: CentroidDistances, heads: Any, distance: str) -> float:

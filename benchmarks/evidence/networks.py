@@ -262,11 +262,7 @@ class Networks:
 
         def work(place: Path) -> None:
             every = HeadSet.all(self.load(base).model)
-            heads = list(every)
-            sets = [
-                every.without(random.Random(1000 * seed + m).sample(heads, len(heads) - keep))
-                for m in range(setting.members)
-            ]
+            sets = [drawn_heads(every, keep, 1000 * seed + m) for m in range(setting.members)]
             (place / "selection.json").write_text(json.dumps({"members": [one.to_json() for one in sets]}) + "\n")
 
         return self.units.add(f"heads/{kind}-{seed}", work, (base,))
@@ -293,7 +289,8 @@ class Networks:
         if known is not None:
 
             def again(place: Path) -> Mapping[str, Any]:
-                return {**self._train(place, start(), 0, known["rate"], training), "val_nll": known["val_nll"]}
+                said = self._train(place, start(), 0, known["rate"], training)
+                return {**said, "val_nll": known["val_nll"], "val_nll_again": said["val_nll"]}
 
             return self.units.add(f"networks/{kind}-0", again, after)
         if seed == 0:
@@ -360,6 +357,12 @@ class Networks:
         last = found.evaluations[-1]
         said = {"rate": rate, "val_nll": last.nll, "val_accuracy": last.accuracy, "steps": len(found.losses), **more}
         return {**said, "precision": settings.precision}
+
+
+def drawn_heads(every: HeadSet, keep: int, seed: int) -> HeadSet:
+    """So many of all heads, at random."""
+    heads = list(every)
+    return every.without(random.Random(seed).sample(heads, len(heads) - keep))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Latency of the methods in one interleaved run, as they really run: hydras compute of the last block what is read.
 
-A network takes as long before its training as after it, so a base network and head sets are all that is needed; blocks
-that training changes are changed a little, as equal ones would be fused into a trunk.
+A network takes as long before its training as after it, and with some heads as long as with as many others, so the
+pre-trained model is all that is needed. Heads are drawn, as those of `hydra (random heads)` are; blocks that training
+changes are changed a little, as equal ones would be fused into a trunk.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,30 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evidence.methods import PASSES, REBUILT, SEEDS_OF, Row, heads_of, hydra_of
-from evidence.networks import Networks
+from evidence.methods import PASSES, REBUILT, SEEDS_OF, Row, hydra_of
+from evidence.networks import Networks, drawn_heads
 from hydra_ensembles import fuse
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines import DeepEnsemble, McDropout
 from hydra_ensembles.baselines.classifiers import draw_classifier
 from hydra_ensembles.evaluation import interleaved
 from hydra_ensembles.evaluation.latency import moved, sample_inputs
-from hydra_ensembles.heads import Member
+from hydra_ensembles.heads import HeadSet, Member, prune
 from provenance import provenance, write_results
 
 BATCH, ROUNDS, THREADS = 4, 20, 2
-ALONE = {"Taylor": "taylor", "CircAvg": "circuit"}
-"""First members of hydras, by how heads are chosen."""
+ALONE = ("Taylor", "CircAvg")
+"""First members of hydras."""
 
 
 def measure(networks: Networks, packages: list[str], more: Sequence[str] = (), rows: Sequence[Row] = ()) -> None:
     """Time every method of a setting, more of them, and rows whose networks are kept.
 
-    Writes `results/SETTING/latency.json`. A base network and head sets are made first where they are not there.
+    Writes `results/SETTING/latency.json`.
     """
     methods = [*SEEDS_OF, *networks.setting.more_methods, *more]
-    chosen = [_heads(networks, method) for method in methods if _has_fewer_heads(method)]
-    networks.units.run([networks.base(0), *chosen])
     torch.set_num_threads(THREADS)
     found = timed(networks, methods, rows, BATCH, ROUNDS)
     write_results(f"{networks.setting.name}/latency", {**found, "provenance": provenance(packages=packages)})
@@ -44,8 +43,7 @@ def timed(
 ) -> Mapping[str, Any]:
     """Milliseconds a batch by method, and as a ratio to the single network's."""
     setting = networks.setting
-    base = networks.load(networks.base(0))
-    inputs: Inputs = sample_inputs(base.model, batch, setting.tokens)
+    inputs: Inputs = sample_inputs(setting.load(0), batch, setting.tokens)
     runs = {method: _asking(_model(networks, method), inputs) for method in methods}
     for one in rows:
         assert one.model is not None
@@ -68,22 +66,12 @@ def _asking(model: nn.Module, inputs: Inputs) -> Callable[[], Tensor]:
     return lambda: members(inputs)
 
 
-def _has_fewer_heads(method: str) -> bool:
-    return method in ALONE or method.startswith("hydra")
-
-
-def _heads(networks: Networks, method: str) -> str:
-    """The unit that chooses a method's heads."""
-    kind, keep = (ALONE[method], None) if method in ALONE else hydra_of(networks, method)
-    return heads_of(networks, kind, 0, keep)
-
-
 def _model(networks: Networks, method: str) -> nn.Module:
-    """A method's network, before any training of its own."""
+    """A method's network, before any training."""
     setting, number = networks.setting, networks.setting.members
 
     def base() -> Member:
-        return networks.load(networks.base(0))
+        return networks.unpruned(0)
 
     if method in ("single", "single+", "unstructured"):
         # Zeros in dense matrices are multiplied like other numbers.
@@ -99,10 +87,11 @@ def _model(networks: Networks, method: str) -> nn.Module:
         return fuse(networks_with_classifiers)
     if method in REBUILT:
         return REBUILT[method](setting.load(0), number).eval()
-    heads = _heads(networks, method)
+    every = HeadSet.all(setting.load(0))
+    keep = setting.keep if method in ALONE else hydra_of(networks, method)[1]
+    members = [prune(setting.load(0), drawn_heads(every, keep, m)) for m in range(1 if method in ALONE else number)]
     if method in ALONE:
-        return DeepEnsemble([networks.pruned(0, 0, heads)]).eval()
-    members = [networks.pruned(0, m, heads) for m in range(number)]
+        return DeepEnsemble(members).eval()
     assert setting.post is not None
     trained = setting.post.train_last_blocks or setting.layers
     for m, one in enumerate(members):

@@ -7,6 +7,7 @@ from evidence.ledger import FAILS, HOLDS, UNDECIDED, Claim, Found, difference_cl
 
 CLAIMED = "compared-claims"
 """Differences of one seed."""
+ONE_MEMBER = "hydra (circuit) above its first member alone, CircAvg, in AUROC"
 
 
 def against(other: str, metric: str, direction: int, **more: Any) -> Callable[[str], Found | None]:
@@ -19,12 +20,8 @@ def claimed(pair: str, metric: str, direction: int, **more: Any) -> Callable[[st
     return difference_claim(pair, metric, direction, CLAIMED, **more)
 
 
-def controls(averages: Mapping[str, str], paper: tuple[str, str], again: str = "", file: str = CLAIMED) -> list[Claim]:
-    """What the hydra must stand against; `averages` are more of AUROC that it is asked for, by their names.
-
-    `paper`: where it sets the hydra beside CircAvg, and what the difference in AUROC is there. `again` stands behind
-    the names of these two and of `single+` where they were trained once more, and `file` has their differences.
-    """
+def controls(averages: Mapping[str, str]) -> list[Claim]:
+    """What the hydra must stand against; `averages` are more of AUROC that it is asked for, by their names."""
     asked = {
         "control: hydra (circuit) within 0.5 of DE(D)+ in AUROC, or above": ("DE(D)+", 0.5),
         "control: hydra (circuit) above single+ in AUROC": ("single+", 0.0),
@@ -35,17 +32,22 @@ def controls(averages: Mapping[str, str], paper: tuple[str, str], again: str = "
         found.append(Claim(says, "ours", "", against(other, "auroc", 1, margin=margin), "compared"))
         for metric, name in averages.items():
             found.append(Claim(f"… {name}", "ours", "", against(other, metric, 1, margin=margin), "compared"))
-    says = "hydra (circuit) above its first member alone, CircAvg, in AUROC"
-    pair = f"hydra (circuit){again} minus CircAvg{again}"
-    found.append(Claim(says, *paper, difference_claim(pair, "auroc", 1, file), file))
-    found.append(Claim("… in accuracy", "ours", "", difference_claim(pair, "accuracy", 1, file), file))
-    found.append(Claim("… and below it in NLL", "ours", "", difference_claim(pair, "nll", -1, file, factor=1), file))
-    look = difference_claim(f"CircAvg{again} minus single+{again}", "auroc", 1, file)
-    found.append(Claim("control: CircAvg alone above single+ in AUROC", "ours", "", look, file))
     for one in ("single", "DE(D)"):
         look = difference_claim(f"{one}+ minus {one}", "auroc", 1)
         found.append(Claim(f"the second training alone lifts {one} in AUROC", "ours", "", look, "compared"))
     return found
+
+
+def one_member(where: str, paper: str) -> list[Claim]:
+    """What three members give that the first does not; `where` the paper has it, and its difference in AUROC."""
+    pair = "hydra (circuit) minus CircAvg"
+    look = claimed("CircAvg minus single+", "auroc", 1)
+    return [
+        Claim(ONE_MEMBER, where, paper, claimed(pair, "auroc", 1), CLAIMED),
+        Claim("… in accuracy", "ours", "", claimed(pair, "accuracy", 1), CLAIMED),
+        Claim("… and below it in NLL", "ours", "", claimed(pair, "nll", -1, factor=1), CLAIMED),
+        Claim("control: CircAvg alone above single+ in AUROC", "ours", "", look, CLAIMED),
+    ]
 
 
 def members() -> list[Claim]:

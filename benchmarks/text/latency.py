@@ -1,6 +1,6 @@
 """How long each method of the evidence on text takes, in one interleaved run on a quiet machine.
 
-Run: python benchmarks/text/latency.py     (a minute on 2 cores, when run.py has found the heads)
+Run: python benchmarks/text/latency.py     (a minute on 2 cores)
 Writes results/text/latency.json.
 """
 

@@ -53,10 +53,6 @@ CLAIMS = [
     ("CircAvg", "Taylor"),
     ("DE(D)", "DE-heads"),
 ]
-AGAIN = ("hydra (circuit)", "CircAvg", "single+")
-"""Rows of seed 0 that are trained once more: what do three members give that the first of them does not?
-
-Networks are not part of the repository, and differences need the answers of both; so these are rows of their own."""
 TRUNKS = {3: 18, 4: 12}
 """Shared blocks, half and two thirds of all, and the heads kept behind them, as large a share as without a trunk."""
 PROBES = 16
@@ -84,11 +80,6 @@ def planned() -> tuple[Networks, list[str]]:
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
-    again = [replace(row(networks, method, 0), method=f"{method}, again") for method in AGAIN]
-    wanted += [results_unit(networks, one, "claims") for one in again]
-    hydra, circuit, control = (one.method for one in again)
-    pairs = [(hydra, circuit), (hydra, control), (circuit, control)]
-    wanted += [paired(networks, pairs, (0,), "compared-again")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "sst2-validation"), {FAR[0]: lambda m: shown(m, FAR[0])})]
     shared = [claims.trunk(rough, seed, blocks, keep) for blocks, keep in TRUNKS.items() for seed in SEEDS]

@@ -399,8 +399,8 @@ def test_a_unit_that_fails_stays_to_be_done_and_does_not_stop_others(tmp_path):
     assert done == ["other", "after"]
 
 
-def test_latency_needs_a_base_network_and_head_sets_and_times_a_hydra_without_a_trunk(networks, tmp_path):
-    again, path = Networks(networks.setting, Units(tmp_path)), tmp_path / "found.json"
+def test_latency_needs_no_trained_network_and_times_a_hydra_without_a_trunk(networks, tmp_path):
+    again, path = Networks(networks.setting, Units(tmp_path / "kept")), tmp_path / "found.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "write_results", lambda name, found: path.write_text(json.dumps(found)))
         patch.setattr(timing, "ROUNDS", 2)
@@ -408,9 +408,10 @@ def test_latency_needs_a_base_network_and_head_sets_and_times_a_hydra_without_a_
     found = json.loads(path.read_text())
     assert set(found["ratios"]) == {*SEEDS_OF, "hydra (circuit), 8 heads"}
     assert found["ratios"]["single"] == 1.0
-    assert {one.name for one in (tmp_path / "networks").iterdir()} == {"base-0"}
+    assert not again.units.root.exists()
     hydra = timing._model(again, "hydra (circuit)")
     assert set(hydra.trunk.values()) == {0}
+    assert hydra.num_members == 3
 
 
 def test_pairs_of_figures_must_agree(networks):

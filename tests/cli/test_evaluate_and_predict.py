@@ -296,7 +296,7 @@ FILES = {
     "gap.csv": "sentence,label\na b,ant\nc d,\n",
     "odd.csv": "one,two,label\na,b,0\n",
     "ragged.csv": "sentence,label\na,b,ant\n",
-    "notes.txt": "a b\n",
+    "notes.pkl": "a b\n",
     "torn.jsonl": '{"sentence": "a", "label": 0}\n{"sentence": \n',
 }
 EVALUATE = ["evaluate", "{hydra}", "--resamples", "20", "--id-test"]
@@ -315,7 +315,7 @@ GOOD = [*EVALUATE, "{known}"]
         ([*EVALUATE, "{at}/gap.csv"], "row 1 of {at}/gap.csv has no 'label'"),
         ([*EVALUATE, "{at}/odd.csv"], "which column is the input?"),
         ([*EVALUATE, "{at}/ragged.csv"], "row 0 of {at}/ragged.csv has 3 fields, expected 2"),
-        ([*EVALUATE, "{at}/notes.txt"], "ends in '.txt'"),
+        ([*EVALUATE, "{at}/notes.pkl"], "ends in '.pkl'"),
         ([*EVALUATE, "{at}/torn.jsonl"], "row 1 of {at}/torn.jsonl is not JSON"),
         ([*EVALUATE, "{at}/damaged"], "the model takes texts, but"),
         ([*EVALUATE, "{known}[99:]"], "no row of {known} is left"),

@@ -227,6 +227,17 @@ def test_sets_of_the_hub_are_the_rows_they_hold(picture_sets, tmp_path, monkeypa
     assert open_data(f"hf:{tmp_path / 'set'}:train").digest == open_data(picture_sets["structs.parquet"]).digest
 
 
+def test_a_line_of_plain_text_and_one_image_file_are_rows(tmp_path, picture_sets):
+    (tmp_path / "lines.txt").write_text('text, with a comma\n\n"quoted\ta tab\r\nno end of line', newline="")
+    rows = open_data(tmp_path / "lines.txt")
+    assert [row.input for row in rows] == ["text, with a comma", '"quoted\ta tab', "no end of line"]
+    assert rows.labels is None
+    file = next(one for one in sorted(picture_sets["folder"].rglob("*")) if one.is_file())
+    (row,) = open_data(file)
+    assert row.input == file.read_bytes()
+    assert open_data(file).names() == [file.name]
+
+
 def _table(**columns):
     return lambda path: pq.write_table(pa.table(columns), path)
 

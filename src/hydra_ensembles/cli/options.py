@@ -24,7 +24,7 @@ Reference = Annotated[
         "model.safetensors and config.json. ${VAR} expands.",
     ),
 ]
-DATA_HELP = "a folder of images, .parquet, .tsv, .csv, .jsonl or .npz; [:3000] behind it chooses rows."
+DATA_HELP = "images in a folder, an image, .parquet, .tsv, .csv, .jsonl, .txt or .npz; [:3000] behind it chooses rows."
 BatchSize = Annotated[int, typer.Option(min=1, help="Inputs at a time.")]
 FirstSize = Annotated[
     int | None, typer.Option(min=1, help="Bring every image to this size first, then to the model's.")

@@ -1,7 +1,8 @@
-"""Lines of text: tsv, csv, jsonl. One pass notes where each row begins, 8 bytes a row; then any row can be had.
+"""Lines of text: tsv, csv, jsonl, txt. One pass notes where each row begins, 8 bytes a row; then any row can be had.
 
 csv as RFC 4180 has it: a field in double quotes may hold commas, quotes written twice, and line breaks.
 tsv as IANA has it: no quoting at all, so that a text may begin with a quotation mark (GLUE's do).
+txt: a line is a text; there is one column, `text`, and no header.
 """
 
 import csv
@@ -17,7 +18,7 @@ import numpy as np
 from hydra_ensembles.data.batches import DataError
 from hydra_ensembles.data.tables import Table
 
-_SEPARATORS = {".tsv": "\t", ".csv": ","}
+_SEPARATORS = {".tsv": "\t", ".csv": ",", ".txt": ""}
 
 
 class LinesTable(Table):
@@ -25,7 +26,7 @@ class LinesTable(Table):
 
     def __init__(self, path: Path, header: bool = True):
         self.where, self._path = str(path), path
-        self._separator = _SEPARATORS.get(path.suffix.lower())  # None: jsonl
+        self._separator = _SEPARATORS.get(path.suffix.lower())  # None: jsonl; "": txt
         self._starts = array("Q")
         end = 0
         with path.open("rb") as file:
@@ -39,6 +40,8 @@ class LinesTable(Table):
         if self._separator is None:
             self._names = list(first)
             values = list(first.values()) if isinstance(first, dict) else []
+        elif not self._separator:
+            self._names, values = ["text"], list(first)
         elif header:
             self._names, values = [str(name) for name in first], [""] * len(first)
             self._starts = self._starts[1:]
@@ -107,8 +110,8 @@ class LinesTable(Table):
             raise DataError(f"row {row} of {self.where} is not UTF-8: {error.reason}") from None
         except json.JSONDecodeError as error:
             raise DataError(f"row {row} of {self.where} is not JSON: {error}") from None
-        if self._separator == "\t":
-            return text.split("\t")
+        if self._separator in ("", "\t"):
+            return text.split("\t") if self._separator else [text]
         return next(csv.reader(io.StringIO(text, newline="")))
 
 

@@ -3,6 +3,8 @@
     DIR                        image files, one folder a class; or without folders, unlabelled
     FILE.parquet, DIR          a parquet file, or a directory of them; `train-*.parquet` for some
     FILE.tsv, .csv, .jsonl     lines of text
+    FILE.txt                   a text a line, unlabelled
+    FILE.jpg, .png, ...        one image, unlabelled
     FILE.npz                   arrays: images (rows, height, width, 3) of uint8, labels
     torchvision:NAME:SPLIT     a data set of torchvision that is already on this machine
     hf:NAME[:CONFIG]:SPLIT     a data set of the `datasets` library
@@ -20,7 +22,7 @@ from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.data.arrays import ArraysTable
 from hydra_ensembles.data.batches import DataError
 from hydra_ensembles.data.columns import Columns, choose_columns
-from hydra_ensembles.data.folders import FilesTable, FolderTable
+from hydra_ensembles.data.folders import IMAGES, FilesTable, FolderTable
 from hydra_ensembles.data.labels import Labels
 from hydra_ensembles.data.lines import LinesTable
 from hydra_ensembles.data.named import HubTable, TorchvisionTable
@@ -28,7 +30,7 @@ from hydra_ensembles.data.parquet import ParquetTable, files_of_one_split
 from hydra_ensembles.data.rows import Rows
 from hydra_ensembles.data.tables import CACHE_BYTES, Table
 
-_SUFFIXES = (".parquet", ".tsv", ".csv", ".jsonl", ".npz")
+_SUFFIXES = (".parquet", ".tsv", ".csv", ".jsonl", ".txt", ".npz")
 _RANGE = re.compile(r"(.+)\[(-?\d*):(-?\d*)\]")
 
 
@@ -109,8 +111,10 @@ def _open_table(
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return ParquetTable(name, [path], cache_bytes)
-    if suffix in (".tsv", ".csv", ".jsonl"):
+    if suffix in (".tsv", ".csv", ".jsonl", ".txt"):
         return LinesTable(path, header)
     if suffix == ".npz":
         return ArraysTable(path, image or (text if isinstance(text, str) or text is None else text[0]))
-    raise DataError(f"{path} ends in '{suffix}'; known are {', '.join(_SUFFIXES)}, and directories")
+    if suffix in IMAGES:
+        return FilesTable(name, [path.name])
+    raise DataError(f"{path} ends in '{suffix}'; known are {', '.join(_SUFFIXES)}, images, and directories")
