@@ -81,6 +81,31 @@ def test_joint_members_from_the_command(pictures, run):
     assert len(Member.load(pictures / "members" / "member-1").heads) == 7
 
 
+def test_members_of_an_earlier_choice_are_not_left_beside_new_ones(pictures, run):
+    ranking = pictures / "acc.json"
+    done = run("rank", MODEL, "--data", str(pictures / "known.npz"), "--objective", "acc", "--remove", "4", "--out",
+               str(ranking))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    place = ["--out", str(pictures / "m"), "--pool", "4"]
+    choose = ["prune", MODEL, str(ranking), "--how", "sample", "--keep", "10", *place, "--members"]
+    assert run(*choose, "3").returncode == 0
+    done = run(*choose, "2")
+    assert done.returncode == 1
+    assert "holds member-2 of an earlier choice" in done.stderr
+
+
+def test_where_nothing_can_be_written_nothing_is_trained_or_searched(pictures, run, monkeypatch):
+    (pictures / "stranger").mkdir()
+    (pictures / "stranger" / "notes.txt").write_text("mine")
+    monkeypatch.setattr("hydra_ensembles.members.finetune_members", lambda *a, **b: pytest.fail("it was trained"))
+    monkeypatch.setattr("hydra_ensembles.scoring.circuit_ranking", lambda *a, **b: pytest.fail("it was searched"))
+    known = str(pictures / "known.npz")
+    done = run("finetune", MODEL, "--train", known, "--recipe", "cifar100-head", "--out", str(pictures / "stranger"))
+    assert (done.returncode, "holds 'notes.txt'" in done.stderr) == (1, True)
+    done = run("rank", MODEL, "--data", known, "--objective", "acc", "--remove", "1", "--out", str(pictures))
+    assert (done.returncode, "is a directory; name a file" in done.stderr) == (1, True)
+
+
 RANK = ["rank", MODEL, "--data", "{known}", "--out", "{out}", "--remove"]
 TUNE = ["finetune", MODEL, "--train", "{known}", "--out", "{out}", "--recipe"]
 

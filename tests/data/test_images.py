@@ -8,7 +8,8 @@ from PIL import Image
 from families import model_of
 from hydra_ensembles.backbones import load_model, origin_of
 from hydra_ensembles.backbones.preprocessing import transformers_preprocess
-from hydra_ensembles.data import DataError, ImageTransform, batches_for, load_data, open_data
+from hydra_ensembles.data import DataError, ImageTransform, batches_for, load_data, open_data, prepare
+from hydra_ensembles.data.images import as_rgb
 from tiny_sets import IMAGE, png
 
 SHAPES = [(32, 32), (51, 80), (80, 51), (7, 9), (300, 200), (224, 224)]
@@ -144,3 +145,14 @@ def test_the_digest_says_what_is_done_to_the_rows(picture_sets):
 def test_settings_that_make_no_sense_are_refused(change, options, message, picture_sets):
     with pytest.raises(DataError, match=message):
         load_data(picture_sets["folder"], {**IMAGE, **change}, **options)
+
+
+def test_images_of_16_bits_are_those_of_8_and_of_32_are_refused():
+    ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (64, 1))
+    deep = Image.fromarray(ramp.astype(np.uint16) * 257)
+    assert deep.mode.startswith("I;16")
+    expected = np.asarray(Image.fromarray(ramp).convert("RGB"))
+    assert np.array_equal(np.asarray(as_rgb(deep)), expected)
+    assert torch.equal(prepare(IMAGE, [deep]), prepare(IMAGE, [Image.fromarray(ramp)]))
+    with pytest.raises(DataError, match="32 bits a pixel"):
+        as_rgb(Image.fromarray(ramp.astype(np.float32) / 255))

@@ -1,5 +1,6 @@
 """Every format gives the same rows, and says in one line what is wrong with a file."""
 
+import csv
 import json
 import math
 
@@ -11,6 +12,7 @@ import torch
 
 from hydra_ensembles.backbones import UnknownReference
 from hydra_ensembles.data import DataError, as_batches, batches_for, load_data, open_data
+from hydra_ensembles.data.lines import csv_fields
 from hydra_ensembles.optional import MissingExtra
 from tiny_sets import CLASSES, IMAGE, LABELS, TEXTS, png
 
@@ -225,6 +227,53 @@ def test_sets_of_the_hub_are_the_rows_they_hold(picture_sets, tmp_path, monkeypa
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "train.parquet").write_bytes(picture_sets["structs.parquet"].read_bytes())
     assert open_data(f"hf:{tmp_path / 'set'}:train").digest == open_data(picture_sets["structs.parquet"]).digest
+
+
+@pytest.mark.parametrize(
+    ("folders", "classes", "labels"),
+    [
+        (range(12), [str(n) for n in range(12)], list(range(12))),
+        ([0, 2, 10], ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"], [0, 2, 10]),
+        (range(1, 12), [str(n) for n in range(1, 12)], list(range(11))),
+        (["00", "01", "02"], ["00", "01", "02"], [0, 1, 2]),
+    ],
+)
+def test_folders_called_by_numbers_are_numbered_by_them(folders, classes, labels, tmp_path, pictures):
+    """Sorted as texts, 10 would come before 2."""
+    for name in folders:
+        (tmp_path / str(name)).mkdir()
+        (tmp_path / str(name) / "x.png").write_bytes(png(pictures[0][0]))
+    rows = open_data(tmp_path)
+    assert rows.classes == classes
+    names = [name.split("/")[0] for name in rows.names()]
+    found = dict(zip(names, rows.labels.tolist(), strict=True))
+    assert found == {str(name): label for name, label in zip(folders, labels, strict=True)}
+    assert all(rows.classes[label] == name for name, label in found.items())
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        ('a pipe of 5" width,1', ['a pipe of 5" width', "1"]),
+        ('"a ""b"", c",1', ['a "b", c', "1"]),
+        ('"a"b,', ["ab", ""]),
+        ('x"y,"z"', ['x"y', "z"]),
+        ('"",', ["", ""]),
+        (",,", ["", "", ""]),
+    ],
+)
+def test_csv_is_read_as_the_standard_library_does(line, fields):
+    assert csv_fields(line) == fields == next(csv.reader([line]))
+
+
+def test_a_quotation_mark_inside_a_field_of_csv_loses_no_row(tmp_path):
+    long = "x" * 200_000  # longer than the standard library's reader allows
+    lines = ['a pipe of 5" width,1', "fine film,0", 'another 6" one,0', '"goes, on', 'here",1', f"{long},0"]
+    (tmp_path / "q.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    rows = open_data(tmp_path / "q.csv")
+    texts = ['a pipe of 5" width', "fine film", 'another 6" one', "goes, on\nhere", long]
+    assert [row.input for row in rows] == texts
+    assert rows.labels.tolist() == [1, 0, 0, 1, 0]
 
 
 def test_a_line_of_plain_text_and_one_image_file_are_rows(tmp_path, picture_sets):

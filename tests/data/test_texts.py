@@ -160,6 +160,8 @@ def test_what_cannot_be_tokenised_is_refused(text_preprocess, text_sets, picture
         batches_for(model_of("bert"), rows)
     with pytest.raises(DataError, match="at most 20 tokens, max_tokens=21"):
         batches_for(text_preprocess, rows, max_tokens=21)
+    with pytest.raises(DataError, match="max_tokens=2 leaves nothing of a text; 2 tokens frame it"):
+        batches_for(text_preprocess, rows, max_tokens=2)
     with pytest.raises(DataError, match="with a 'tokenizer'"):
         batches_for({"kind": "text"}, rows)
     with pytest.raises(DataError, match="augment and first_size are for images"):

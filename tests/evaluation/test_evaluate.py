@@ -1,5 +1,6 @@
 """One call gives every figure: the same for a hydra, its members and their kept answers, and those of scikit-learn."""
 
+import copy
 import csv
 import json
 import math
@@ -14,6 +15,7 @@ from torch import nn
 
 from families import BY_NAME, edit_config, model_of, perturbed
 from hydra_ensembles import HeadSet, Hydra, fuse, prune
+from hydra_ensembles.baselines import McDropout
 from hydra_ensembles.data import TensorBatches, batches_for, open_data
 from hydra_ensembles.evaluation import (
     AnswerError,
@@ -31,6 +33,7 @@ from hydra_ensembles.evaluation import (
     load_answers,
 )
 from hydra_ensembles.evaluation import judged as judging
+from hydra_ensembles.evaluation.answers import model_digest
 from hydra_ensembles.evaluation.judged import judged
 from hydra_ensembles.uncertainty import SCORES, FittingError, Temperature
 from tiny_sets import tiny_tokenizer
@@ -96,7 +99,7 @@ def test_kept_answers_give_the_same_figures_to_the_bit_and_are_not_asked_again(e
     first = evaluate(hydra, protocol, keep=tmp_path / "kept", resamples=200)
     again = evaluate(load_answers(tmp_path / "kept"), protocol, resamples=200)
     broken = hydra_of()
-    broken.members = None  # whoever asks it now fails
+    broken.members = lambda inputs: pytest.fail("asked again")
     resumed = evaluate(broken, protocol, keep=tmp_path / "kept", resamples=200)
     for found in (first, again, resumed):
         assert found.figures == evaluated.figures
@@ -116,6 +119,50 @@ def test_answers_of_another_model_or_to_other_data_are_asked_again(tmp_path):
     assert len(evaluate(other, few, keep=tmp_path, resamples=0).judged["id_test"]) == 30
     with pytest.raises(EvaluationError, match="set 'id_test' has 40 rows, its kept answers are for 30"):
         evaluate(load_answers(tmp_path), protocol)
+
+
+def test_answers_of_the_same_weights_used_otherwise_are_asked_again(tmp_path):
+    protocol, (member, _) = protocol_of(), members_of()
+    found = [
+        evaluate(McDropout(member, passes, p), protocol, keep=tmp_path, resamples=0)
+        for passes, p in ((2, 0.1), (3, 0.1), (3, 0.3))
+    ]
+    assert [one.about["members"] for one in found] == [2, 3, 3]
+    assert found[1].figures != found[2].figures
+
+
+def test_the_digest_of_a_model_is_that_of_its_stored_form_and_does_not_depend_on_its_mode(tmp_path):
+    hydra = hydra_of()
+    again = Hydra.load(hydra.save(tmp_path / "h"))
+    assert model_digest(hydra) == model_digest(again) == model_digest(again.train())
+
+
+def test_a_kept_set_gets_labels_when_it_is_asked_for_them(tmp_path):
+    rows = (images(20, 5), labels(20))
+    evaluate(hydra_of(), protocol_of(), keep=tmp_path, resamples=0)
+    evaluate(hydra_of(), Protocol((images(40, 0), labels(40)), {"s": rows}), keep=tmp_path, resamples=0)
+    found = evaluate(hydra_of(), Protocol((images(40, 0), labels(40)), shifts={"s": rows}), keep=tmp_path, resamples=0)
+    assert "accuracy" in found.figures["answers"]["s"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_members_and_plain_models_answer_in_their_own_dtype(dtype):
+    members = [member.to(dtype) for member in members_of()]
+    plain = copy.deepcopy(model_of("timm")).to(dtype)
+    for model in (members, plain):
+        assert evaluate(model, protocol_of(), resamples=0).figures["answers"]["id_test"]["nll"] > 0
+
+
+def test_a_classifier_with_a_list_called_members_is_asked_as_a_whole():
+    class Averaged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.members = nn.ModuleList(nn.Linear(4, 3) for _ in range(2))
+
+        def forward(self, x):
+            return sum(one(x) for one in self.members) / 2
+
+    assert answers(Averaged(), torch.randn(5, 4)).logits.shape == (5, 1, 3)
 
 
 @pytest.mark.parametrize("harm", ["truncated", "half"])

@@ -94,6 +94,15 @@ def test_any_model_can_be_fitted_and_keeps_its_own_numbers(kind, on):
     assert sets.fitted.ood == detector.fitted.ood
 
 
+def test_labels_of_unknown_rows_are_not_looked_at():
+    """Unknown rows have labels of another task: a detector asks for none, nor do sets that were fitted."""
+    hydra = hydra_of()
+    detector = OODDetector(hydra).fit((INPUTS, LABELS + 90))
+    sets = ConformalSets(hydra).fit((INPUTS, LABELS))
+    assert torch.equal(detector((INPUTS, LABELS + 90)), detector(INPUTS))
+    assert torch.equal(sets((INPUTS, LABELS + 90)), sets(INPUTS))
+
+
 def test_a_new_temperature_drops_what_was_fitted_at_the_old_one_and_says_so():
     hydra = hydra_of()
     OODDetector(hydra).fit(INPUTS)

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
 
 from hydra_ensembles.data import Batch, TensorBatches, batches_for, open_data
 from hydra_ensembles.data.fingerprints import fingerprints, rows_digest, source_of
@@ -85,6 +85,18 @@ def test_a_name_is_given_once():
         ({"shifts": {"fog": images(6, 1)}}, "set 'fog' has no labels"),
         (
             {"id_test": DataLoader(TensorDataset(*labelled(6, 0)), shuffle=True)},
+            "set 'id_test' is a loader that shuffles",
+        ),
+        (
+            {"id_test": DataLoader(TensorDataset(*labelled(6, 0)), sampler=SubsetRandomSampler(range(6)))},
+            "set 'id_test' is a loader that shuffles",
+        ),
+        (
+            {
+                "id_test": DataLoader(
+                    TensorDataset(*labelled(6, 0)), batch_sampler=BatchSampler(RandomSampler(range(6)), 2, False)
+                )
+            },
             "set 'id_test' is a loader that shuffles",
         ),
     ],

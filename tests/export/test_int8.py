@@ -32,6 +32,27 @@ def test_answers_stay_close_and_no_product_has_a_weight_in_floats(name, is_ragge
     assert name != "timm" or kinds.count("MatMulInteger") >= 3 * (2 * 3 + 2) + 3
 
 
+def test_members_that_share_their_classifier_get_int8_weights_too(tmp_path):
+    """Pruned and not trained: the classifier is one matrix, which the graph multiplies the other way round."""
+    hydra = hydra_of("timm", is_ragged=False, trained=False)
+    export(hydra, tmp_path)
+    inputs = other_inputs(Graph(hydra), 16, 0, 7)
+    expected, found = (runner(path)(inputs)["probs"] for path in (tmp_path / "model.onnx", to_int8(tmp_path)))
+    assert 0 < (found - expected).abs().max() < 0.05
+
+
+def test_nothing_is_left_where_it_fails_and_nothing_of_another_hydra(tmp_path, monkeypatch):
+    export(hydra_of("timm", is_ragged=False), tmp_path)
+    monkeypatch.setattr("hydra_ensembles.export.int8.member_by_member", lambda model: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        to_int8(tmp_path)
+    assert not (tmp_path / "model.int8.onnx").exists()
+    monkeypatch.undo()
+    to_int8(tmp_path)
+    export(hydra_of("timm", is_ragged=True), tmp_path)
+    assert not (tmp_path / "model.int8.onnx").exists()
+
+
 def test_a_product_a_member_is_the_product_of_all_members():
     x, weight = torch.randn(3, 4, 5), torch.randn(3, 5, 2)
     values = {

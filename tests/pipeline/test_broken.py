@@ -34,6 +34,18 @@ RECIPES = {
     "no data": ({"data": None}, "a recipe must say 'data'"),
     "no test set": ({"data__id_test": None}, "'data' must say 'id_test'"),
     "a name that is no file name": ({"name": "a/b"}, "name is 'a/b'"),
+    "a name that leads away": ({"name": ".."}, "name is '..'"),
+    "a pool that is too small": (
+        {"members__how": "sample", "ranking__objectives": ["avg"], "members__pool": 2},
+        "members.pool 2: a member loses 3 of 12 heads, so that between 3 and 11",
+    ),
+    "a pool that is too large": (
+        {"members__how": "sample", "ranking__objectives": ["avg"], "members__pool": 12},
+        "members.pool 12",
+    ),
+    "dropout of 2": ({"finetuning__dropout": 2.0}, "dropout lies in [0, 1), found 2.0"),
+    "a momentum of 7": ({"finetuning__momentum": 7.0}, "momentum lies in [0, 1)"),
+    "a negative rate of the classifier": ({"finetuning__head_learning_rate": -3.0}, "head_learning_rate must be above"),
     "a negative seed": ({"seed": -1}, "seed is -1"),
     "no members": ({"members__number": 0}, "members.number is 0"),
     "an unknown recipe of training": ({"finetuning__recipe": "sst3"}, "allowed: 'imagenet-base'"),
@@ -89,6 +101,8 @@ FILES = {
     "a list": ("- a\n- b\n", "expected sections"),
     "not YAML": ("name: [a\nseed: 1\n", "line 2: not YAML"),
     "a tab": ("name: a\ndata:\n\tx: 1\n", "line 3: not YAML"),
+    "a key that is a list": ("? [a, b]\n: 1\n", "neither is a recipe"),
+    "a section inside itself": ("a: &x [*x]\n", "neither is a recipe"),
     "a key twice": ("name: a\nname: b\n", "line 2: 'name' stands here and in line 1"),
 }
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from safetensors.torch import load_file
 
 from hydra_ensembles import HeadSet, Hydra, Member, describe
@@ -22,7 +23,7 @@ from hydra_ensembles.pipeline import SplitError, Splits, parse_recipe, planned, 
 from hydra_ensembles.pipeline.splits import CHOOSING
 from hydra_ensembles.pipeline.stage import Kept, Stage
 from hydra_ensembles.pipeline.stages import stages_of
-from hydra_ensembles.store import tensors_digest
+from hydra_ensembles.store import StoreError, tensors_digest
 from kitchen import CLASSES, NULL, RECIPE, SETS, pictures, write_folders
 
 STAGES = ["base", "ranking-acc", "ranking-avg", "members", "member-0", "member-1", "fusion", "decisions",
@@ -195,6 +196,47 @@ def test_other_content_under_the_same_name_is_noticed(finished, tmp_path, monkey
     np.savez("near.npz", **pictures(99, 12))
     changed = {one.stage.name for one in planned(recipe, "out") if not one.kept.is_done}
     assert changed == {"evaluation-base", "evaluation-members", "evaluation-hydra", "results"}
+
+
+def test_other_images_behind_the_same_file_of_paths_are_noticed(kitchen):
+    """The file that names them does not change."""
+    (kitchen.place / "images").mkdir()
+    for row, pixels in enumerate(pictures(5, 12)["images"]):
+        Image.fromarray(pixels).save(kitchen.place / "images" / f"{row}.png")
+    (kitchen.place / "near.csv").write_text("image\n" + "".join(f"images/{row}.png\n" for row in range(12)))
+    recipe = read_recipe(kitchen.recipe(data__near={"close": "near.csv"}))
+    before = Splits(recipe.data, kitchen.place / "hashes.json").digest("near/close")
+    assert Splits(recipe.data, kitchen.place / "hashes.json").digest("near/close") == before
+    Image.fromarray(pictures(6, 1)["images"][0]).save(kitchen.place / "images" / "3.png")
+    assert Splits(recipe.data, kitchen.place / "hashes.json").digest("near/close") != before
+
+
+def test_a_class_with_another_name_is_noticed(kitchen):
+    splits = {"train": "a", "id_val": "b", "id_test": "c"}
+    for seed, folder in enumerate(splits.values()):
+        write_folders(kitchen.place, folder, CLASSES, 10 * seed)
+    named = {f"data__{split}": folder for split, folder in splits.items()}
+    recipe = read_recipe(kitchen.recipe(**named, data__id_cal=None))
+    before = next(one.key for one in planned(recipe, "out"))
+    for folder in splits.values():
+        (kitchen.place / folder / CLASSES[-1]).rename(kitchen.place / folder / "doge")
+    assert next(one.key for one in planned(recipe, "out")) != before
+
+
+def test_what_is_damaged_is_not_published_over_what_is_whole(finished, tmp_path, monkeypatch):
+    place, _, _ = finished
+    shutil.copytree(place, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    recipe = parse_recipe(yaml.safe_dump(RECIPE))
+    (stored,) = Path("out/stages").glob("decisions-*/hydra/config.json")
+    published = Path("out/hydra/config.json").read_bytes()
+    stored.write_bytes(stored.read_bytes()[:50])
+    with pytest.raises(StoreError, match=r"delete out/stages/decisions-.* and run again"):
+        told_by(recipe, "out")
+    assert Path("out/hydra/config.json").read_bytes() == published
+    (done,) = Path("out/stages").glob("base-*/provenance.json")
+    done.write_text("{")
+    assert not next(one.kept.is_done for one in planned(recipe, "out") if one.stage.name == "base")
 
 
 @pytest.mark.parametrize("moment", ["in the middle", "before it is marked as done"])

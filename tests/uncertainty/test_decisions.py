@@ -76,7 +76,7 @@ def test_a_decision_by_hand():
     far, unsure, yes = "out-of-distribution", "abstain", "accept"
     assert names(ood, sets) == [yes, far, unsure, far, yes, far]
     assert names(ood, None) == [yes, far, yes, far, yes, far]
-    assert names(None, sets) == [yes, yes, unsure, unsure, yes, yes]
+    assert names(None, sets) == [yes, yes, unsure, unsure, yes, unsure]
 
 
 @pytest.mark.parametrize("temperature", [None, Temperature(1.5), Temperature(1.5, "members")])

@@ -17,6 +17,15 @@ class InputError(HydraError):
     """The inputs do not fit the backbone."""
 
 
+def _pixels(inputs: Any) -> Tensor:
+    """The images of a mapping."""
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"this backbone takes a tensor of images, found {type(inputs).__name__}; see data.prepare")
+    if not isinstance(inputs.get("pixel_values"), Tensor):
+        raise InputError(f"this backbone takes images, or 'pixel_values'; found {sorted(inputs)}")
+    return inputs["pixel_values"]  # type: ignore[no-any-return]
+
+
 class PatchStem(Part):
     """Images `(B, C, height, width)`, or a mapping with `pixel_values`, to patch tokens behind prefix tokens.
 
@@ -71,9 +80,9 @@ class PatchStem(Part):
         return self.num_prefix + self.num_patches
 
     def forward(self, inputs: Tensor | Mapping[str, Any]) -> State:
-        if not isinstance(inputs, Tensor) and "pixel_values" not in inputs:
-            raise InputError(f"this backbone takes images, or 'pixel_values'; found {sorted(inputs)}")
-        images = inputs if isinstance(inputs, Tensor) else inputs["pixel_values"]
+        images = inputs if isinstance(inputs, Tensor) else _pixels(inputs)
+        if not images.is_floating_point():
+            raise InputError(f"images of {images.dtype} are not prepared yet; data.prepare(model, images) does it")
         channels = self.weight.shape[1]
         if images.ndim != 4 or list(images.shape[1:]) != [channels, *self.image_size]:
             raise InputError(

@@ -60,6 +60,7 @@ def evaluate(
     from hydra_ensembles.evaluation.loading import load_network
     from hydra_ensembles.evaluation.results import differences_json
     from hydra_ensembles.evaluation.shift import shifted_batches
+    from hydra_ensembles.store import check_may_write
 
     near_sets, far_sets = _named("near", near), _named("far", far)
     console, aside = Console(), Console(stderr=True)
@@ -68,6 +69,8 @@ def evaluate(
     with aside.status("reading the model"):
         model = load_network(reference)
         earlier = None if against is None else Evaluation.load(against)
+        if out is not None:
+            check_may_write(out, "evaluation")
     clean = open_data(id_test, **columns, **_given(label=label))
     at = _cache() if cache is None else cache
     shifts = {name.replace("/", "-"): shifted_batches(model, clean, name, at, **prepared) for name in shift or ()}

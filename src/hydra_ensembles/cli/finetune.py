@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hydra_ensembles.cli.options import DATA_HELP, FirstSize, MaxTokens, OptionError, read_data
+from hydra_ensembles.cli.options import DATA_HELP, FirstSize, MaxTokens, OptionError, check_no_others, read_data
 
 
 def finetune(
@@ -14,7 +14,10 @@ def finetune(
         list[str], typer.Argument(metavar="MODEL...", help="Members' directories, or one model as for 'rank'.")
     ],
     train: Annotated[str, typer.Option(help=f"Inputs with labels: {DATA_HELP}")],
-    recipe: Annotated[str, typer.Option(help="A recipe's name; 'hydra-ens finetune x --recipe ?' lists them.")],
+    recipe: Annotated[
+        str,
+        typer.Option(help="A recipe's name, as cifar100, cifar100-base, sst2 or sst2-base; an unknown one lists all."),
+    ],
     out: Annotated[Path, typer.Option(help="Where it is written; of several members, a directory of member-0, ...")],
     val: Annotated[str | None, typer.Option(help="For early stopping and the best weights.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's length.")] = None,
@@ -42,8 +45,15 @@ def finetune(
     from hydra_ensembles.heads import HeadSet, Member, load_subject, name_classes, prune
     from hydra_ensembles.members import finetune_members
     from hydra_ensembles.members.recipes import recipe_named
+    from hydra_ensembles.store import check_may_write
 
+    out = out if out.name else out.resolve()
     settings = recipe_named(recipe)
+    places = [out] if len(references) == 1 else [out / f"member-{m}" for m in range(len(references))]
+    for place in places:
+        check_may_write(place, "member")
+    if len(places) > 1:
+        check_no_others(out, len(places))
     if epochs is not None and steps is not None:
         raise OptionError("give --epochs or --steps, not both")
     changes = {"learning_rate": learning_rate, "batch_size": batch_size, "precision": precision, "seed": seed}
@@ -64,8 +74,8 @@ def finetune(
     histories = finetune_members(
         members, rows, judged, settings, freeze_blocks=freeze_blocks, parallel=parallel, checkpoint=scratch
     )
-    for m, (member, history) in enumerate(zip(members, histories, strict=True)):
-        path = member.save(out if len(members) == 1 else out / f"member-{m}")
+    for place, member, history in zip(places, members, histories, strict=True):
+        path = member.save(place)
         best = history.best
         told = "" if best is None else f", validation accuracy {best.accuracy:.4f}, NLL {best.nll:.4f}"
         Console().print(f"wrote {path}  ({len(history.losses)} steps{told})", highlight=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """What several commands ask for in the same words."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,6 +34,17 @@ MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut texts at so many
 Layers = Annotated[
     str | None, typer.Option(metavar="A:B", help="Remove heads only in layers A to B-1; 6: means from 6 on.")
 ]
+
+
+def check_no_others(out: Path, members: int) -> None:
+    """Refuse a directory with members of an earlier choice beside the new ones: `member-*` would fuse them all."""
+    later = sorted(
+        path.name
+        for path in out.glob("member-*")
+        if path.name.removeprefix("member-").isdigit() and int(path.name.removeprefix("member-")) >= members
+    )
+    if later:
+        raise OptionError(f"--out {out} holds {later[0]} of an earlier choice; delete it, or name another directory")
 
 
 def layers_of(layers: str | None, model: "nn.Module") -> range | None:

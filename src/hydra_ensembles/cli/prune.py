@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hydra_ensembles.cli.options import DATA_HELP, BatchSize, FirstSize, MaxTokens, Reference, read_data
+from hydra_ensembles.cli.options import (
+    DATA_HELP,
+    BatchSize,
+    FirstSize,
+    MaxTokens,
+    Reference,
+    check_no_others,
+    read_data,
+)
 
 if TYPE_CHECKING:
     from hydra_ensembles.members import Selection
@@ -46,6 +54,7 @@ def prune(
     from hydra_ensembles.members import select_members
 
     console = Console()
+    check_no_others(out, members)
     model = load_subject(reference)
     prepared = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
     selection = select_members(

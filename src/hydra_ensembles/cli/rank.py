@@ -43,6 +43,8 @@ def rank(
     from hydra_ensembles.heads import load_subject
     from hydra_ensembles.scoring import circuit_ranking, taylor_ranking
 
+    if out.is_dir():
+        raise OptionError(f"--out {out} is a directory; name a file, as {out / 'avg.json'}")
     console = Console(stderr=True)
     with console.status("reading the model and the data"):
         model = load_subject(reference)

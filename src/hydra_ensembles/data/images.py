@@ -28,6 +28,16 @@ _PADDING = 8  # an eighth of the size, as 4 of 32 pixels are for CIFAR
 _SCALE, _RATIO = (0.35, 1.0), (3 / 4, 4 / 3)
 
 
+def as_rgb(image: Any) -> Any:
+    """A Pillow image with 8 bits a channel. Pillow itself would cut off what 16 bits hold beyond 255."""
+    if image.mode.startswith("I;16"):
+        pixels = np.asarray(image).astype(np.float64) / 257
+        image = import_extra("PIL.Image", "data", "reading images").fromarray(pixels.round().astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise DataError(f"an image of 32 bits a pixel (Pillow's mode {image.mode}); make it one of 8 bits a channel")
+    return image.convert("RGB")
+
+
 class ImageTransform:
     """From an image in any form to pixels (size, size, 3) of uint8; `normalised` makes them what the model takes.
 
@@ -84,7 +94,7 @@ class ImageTransform:
             image = self.pil.fromarray(picture[..., 0] if picture.ndim == 3 and picture.shape[-1] == 1 else picture)
         else:
             image = self.pil.open(io.BytesIO(picture))
-        return image.convert("RGB")
+        return as_rgb(image)
 
     def normalised(self, pixels_BHWC: np.ndarray) -> Tensor:
         """What the model takes, `(B, 3, H, W)`."""

@@ -42,7 +42,9 @@ class Labels:
                 raise DataError(f"row {row} of {self.table.where} has no '{self.column}'; give it one, or label=False")
             if isinstance(value, float) and not value.is_integer():
                 raise DataError(f"row {row} of {self.table.where} has label {value}; expected whole numbers, or names")
-        numbers = _as_numbers(values)
+        numbers, folders = _as_numbers(values), self.table.names(self.column)
+        if numbers is not None and folders is not None and isinstance(values[0], str):
+            return self._of_numbered_folders(values, folders)
         if numbers is None:
             return *self._of_names([str(value) for value in values]), True
         if len(numbers) and (numbers == -1).all():  # how data sets publish a split whose labels are secret
@@ -50,10 +52,22 @@ class Labels:
         self._check_from_0(numbers)
         return numbers, self._given or self.table.names(self.column) or self._names_beside(numbers), False
 
-    def _of_names(self, values: list[str]) -> tuple[np.ndarray, list[str]]:
+    def _of_numbered_folders(self, values: list[str], folders: list[str]) -> tuple[np.ndarray, list[str], bool]:
+        """Folders called 0, 1, ..., 11 are the classes of these numbers; other numbers are names in their order."""
+        numbers = _as_numbers(folders)
+        if numbers is None or self._given is not None:
+            return *self._of_names(values), True
+        called = dict(zip(numbers.tolist(), folders, strict=True))
+        if min(called) == 0 and len(called) == len(folders):
+            number = {name: place for place, name in called.items()}
+            labels = np.array([number[value] for value in values], dtype=np.int64)
+            return labels, [called.get(place, str(place)) for place in range(max(called) + 1)], False
+        return *self._of_names(values, sorted(folders, key=float)), True
+
+    def _of_names(self, values: list[str], ordered: list[str] | None = None) -> tuple[np.ndarray, list[str]]:
         found, numbers = np.unique(np.array(values, dtype=object), return_inverse=True)
         names = [str(name) for name in found]
-        classes = self._given or self.table.names(self.column or "") or names
+        classes = self._given or ordered or self.table.names(self.column or "") or names
         strange = [name for name in names if name not in classes]
         if strange:
             row = values.index(strange[0])

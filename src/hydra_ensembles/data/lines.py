@@ -5,8 +5,6 @@ tsv as IANA has it: no quoting at all, so that a text may begin with a quotation
 txt: a line is a text; there is one column, `text`, and no header.
 """
 
-import csv
-import io
 import json
 from array import array
 from collections.abc import Iterator, Sequence
@@ -90,8 +88,7 @@ class LinesTable(Table):
         start, record = 0, b""
         for line in file:
             record += line
-            # A quotation mark inside a quoted field is written twice, so an odd count means that a field goes on.
-            if self._separator == "," and record.count(b'"') % 2:
+            if self._separator == "," and b'"' in record and csv_fields(record.decode("latin-1")) is None:
                 continue
             yield start, record
             start, record = start + len(record), b""
@@ -112,7 +109,40 @@ class LinesTable(Table):
             raise DataError(f"row {row} of {self.where} is not JSON: {error}") from None
         if self._separator in ("", "\t"):
             return text.split("\t") if self._separator else [text]
-        return next(csv.reader(io.StringIO(text, newline="")))
+        fields = csv_fields(text)
+        assert fields is not None, "records are cut where no field goes on"
+        return fields
+
+
+def csv_fields(record: str) -> list[str] | None:
+    """The fields of a record of csv; None where a quoted field goes on behind it.
+
+    As the standard library's reader has it: a quotation mark opens a field only where the field begins. That reader
+    has a limit on the length of a field, for the whole process.
+
+    >>> csv_fields('5" wide,"a ""b"", c"'), csv_fields('a,"b')
+    (['5" wide', 'a "b", c'], None)
+    """
+    fields, start = [], 0
+    while True:
+        quoted = ""
+        if record.startswith('"', start):
+            end = start + 1
+            while True:
+                mark = record.find('"', end)
+                if mark < 0:
+                    return None
+                quoted += record[end:mark]
+                end = mark + 1
+                if not record.startswith('"', end):
+                    break
+                quoted, end = quoted + '"', end + 1
+            start = end
+        comma = record.find(",", start)
+        fields.append(quoted + record[start : comma if comma >= 0 else None])
+        if comma < 0:
+            return fields
+        start = comma + 1
 
 
 def _kind(value: Any) -> str:

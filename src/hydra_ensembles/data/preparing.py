@@ -8,7 +8,7 @@ import numpy as np
 
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.data.batches import DataError
-from hydra_ensembles.data.images import ImageTransform
+from hydra_ensembles.data.images import ImageTransform, as_rgb
 from hydra_ensembles.data.loading import Knowing, preprocess_of
 from hydra_ensembles.data.rows import Picture
 from hydra_ensembles.data.texts import Tokenizer
@@ -52,7 +52,7 @@ def _picture(given: Any) -> Picture:
     if isinstance(given, bytes):
         return given
     if hasattr(given, "convert"):  # Pillow's
-        return np.asarray(given.convert("RGB"))
+        return np.asarray(as_rgb(given))
     pixels = np.asarray(given)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] not in (1, 3):
         raise DataError(

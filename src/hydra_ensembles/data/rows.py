@@ -43,6 +43,11 @@ class Rows:
         return self.columns.kind
 
     @property
+    def names_files(self) -> bool:
+        """Does the table say only where its images are?"""
+        return self.kind == "image" and any(self.table.columns[column] == "text" for column in self.columns.inputs)
+
+    @property
     def where(self) -> str:
         """What was opened."""
         return self.table.where

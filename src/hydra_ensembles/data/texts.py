@@ -36,6 +36,9 @@ class Tokenizer:
         model = {**json.loads(preprocess["tokenizer"]), "padding": None, "truncation": None}
         tokenizers = import_extra("tokenizers", "data", "making texts into tokens")
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(model))
+        least = self._tokenizer.num_special_tokens_to_add(False)
+        if self.max_tokens is not None and self.max_tokens <= least:
+            raise DataError(f"max_tokens={self.max_tokens} leaves nothing of a text; {least} tokens frame it")
         if self.max_tokens is not None:
             self._tokenizer.enable_truncation(self.max_tokens)
         self.digest = hashlib.sha256(json.dumps([model, self.settings], sort_keys=True).encode()).hexdigest()[:16]

@@ -106,9 +106,11 @@ def member_logits(model: Model, inputs: Inputs) -> Tensor:
 
 
 def _logits_of(model: nn.Module, inputs: Inputs) -> Tensor:
-    if callable(members := getattr(model, "members", None)):  # a hydra, or a method with members of its own
+    members = getattr(model, "members", None)
+    if callable(members) and not isinstance(members, nn.Module):  # a hydra, or a method with members of its own
         logits_BMC: Tensor = members(inputs)
         return logits_BMC
+    inputs = _in_dtype_of(model, inputs)
     try:
         said: Any = own_logits(model, inputs)
     except UnsupportedBackbone:  # any other classifier is asked in the usual way
@@ -122,13 +124,49 @@ def _logits_of(model: nn.Module, inputs: Inputs) -> Tensor:
     return logits[:, None]
 
 
+def _in_dtype_of(model: nn.Module, inputs: Inputs) -> Inputs:
+    """Images as a model in bf16, fp16 or fp64 takes them; a hydra does this itself."""
+    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if weight is None:
+        return inputs
+
+    def as_weight(tensor: Tensor) -> Tensor:
+        return tensor.to(weight.dtype) if tensor.is_floating_point() else tensor
+
+    if isinstance(inputs, Tensor):
+        return as_weight(inputs)
+    return {name: as_weight(tensor) for name, tensor in inputs.items()}
+
+
 def model_digest(model: Model) -> str:
-    """A hash of the weights of a model, or of several."""
+    """A hash of the weights and the settings of a model, or of several."""
     models = networks(model)
     named = (
         (f"{place} {name}", tensor) for place, one in enumerate(models) for name, tensor in one.state_dict().items()
     )
-    return tensors_digest(named, " ".join(type(one).__name__ for one in models))
+    return tensors_digest(named, repr([_settings(one) for one in models]))
+
+
+def _settings(model: nn.Module) -> list[Any]:
+    """What a model does beside its weights: what its modules are, and the plain values they hold."""
+
+    def is_plain(value: Any) -> bool:
+        if isinstance(value, tuple | list):
+            return all(is_plain(one) for one in value)
+        return value is None or isinstance(value, bool | int | float | str)
+
+    return [
+        (
+            name,
+            type(module).__name__,
+            sorted(
+                (key, repr(value))
+                for key, value in vars(module).items()
+                if key != "training" and not key.startswith("_") and is_plain(value)
+            ),
+        )
+        for name, module in model.named_modules()
+    ]
 
 
 @torch.no_grad()

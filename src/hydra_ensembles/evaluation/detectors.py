@@ -153,7 +153,8 @@ def fit_vim(
     features_RD: Tensor, logits_RC: Tensor, weight_CD: Tensor, bias_C: Tensor | None, principal: int | None = None
 ) -> ViM:
     """The space around the classifier's origin that known features do not use, and the scale of its logit."""
-    features, weight = features_RD.double(), weight_CD.double()
+    features = features_RD.double()
+    weight = weight_CD.to(features)  # a classifier may be on a GPU, where the features no longer are
     rows, width = features.shape
     dimensions = principal_dimensions(width) if principal is None else principal
     if not 0 <= dimensions < min(rows, width):
@@ -161,7 +162,7 @@ def fit_vim(
             f"{rows} known rows of width {width} do not reach beyond a principal space of {dimensions} dimensions; "
             "give more rows, or a smaller `principal`"
         )
-    origin = features.new_zeros(width) if bias_C is None else -torch.linalg.pinv(weight) @ bias_C.double()
+    origin = features.new_zeros(width) if bias_C is None else -torch.linalg.pinv(weight) @ bias_C.to(features)
     centred = features - origin
     # eigh sorts from the smallest: the first columns are the residual space.
     residual = torch.linalg.eigh(centred.T @ centred / rows).eigenvectors[:, : width - dimensions]

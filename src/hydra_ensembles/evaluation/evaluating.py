@@ -93,7 +93,8 @@ def _asking(model: Model | Mapping[str, Answers], features: bool, keep: Path | N
         place = None if keep is None else keep / name
         known = None if place is None else _read(place)
         asked = (batches.digest, digest, features)
-        if known is not None and (known.digest, known.model, known.features is not None) == asked:
+        lacks_labels = has_labels and known is not None and known.labels is None  # the set was an unknown one before
+        if known is not None and not lacks_labels and (known.digest, known.model, known.features is not None) == asked:
             return _labelled(name, known, has_labels)
         try:
             found = answers(

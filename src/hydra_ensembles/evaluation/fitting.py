@@ -54,16 +54,16 @@ class _Fitting:
         """Member logits `(R, M, C)`."""
         return self._answers(data).logits
 
-    def _answers(self, data: Data | Answers) -> Answers:
+    def _answers(self, data: Data | Answers, labels: bool = False) -> Answers:
         if isinstance(data, Answers):
             return data
         if self.model is None:
             raise FittingError("without a model only answers can be looked at: give Answers(logits, labels)")
-        return answers(self.model, data, digest=False)
+        return answers(self.model, data, labels=labels, digest=False)
 
     def _labelled(self, data: Data | Answers) -> tuple[Tensor, Tensor]:
         """Member logits `(R, M, C)` and labels `(R,)`."""
-        said = self._answers(data)
+        said = self._answers(data, labels=True)
         if said.labels is None:
             raise FittingError("the data has no labels; give (inputs, labels), or batches that have them")
         check_rows(said.logits, said.labels)

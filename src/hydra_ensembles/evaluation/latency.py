@@ -73,7 +73,7 @@ def _finish_on_gpu() -> None:
 def _timing(milliseconds: Sequence[float]) -> Timing:
     if len(milliseconds) < 2:
         return Timing(milliseconds[0], milliseconds[0], milliseconds[0], tuple(milliseconds))
-    low, _, high = quantiles(milliseconds, n=4)
+    low, _, high = quantiles(milliseconds, n=4, method="inclusive")
     return Timing(median(milliseconds), low, high, tuple(milliseconds))
 
 

@@ -1,22 +1,23 @@
 """Metrics of a set: the values of torchmetrics and torch-uncertainty on judged rows, in float64.
 
+AUROC, FPR95 and AUPR are counted here: the libraries divide counts by counts in torch's default dtype, which is float32
+and belongs to the whole process. The tests hold them to scikit-learn's values.
+
 Both libraries leave some cases to chance or to rounding; here they are decided, so that a value depends on the rows
 alone and not on their order:
 
 - Ties. Rows of equal confidence all count as the mean of their group. For AURC and the risk at 80 % coverage that is
   the expected value over all orders of the tied rows; for aECE it decides rows that lie astride two bins.
-- Scores of known and unknown rows are replaced by their ranks, so that no sigmoid saturates (torchmetrics applies one
-  to scores outside [0, 1]).
+- Only the order of scores counts (torchmetrics applies a sigmoid to those outside [0, 1], which saturates).
 - The last bin of ECE is closed. torchmetrics 1.9 opens a sixteenth for a confidence of exactly 1.
 - aECE of fewer rows than bins has a bin for each row. torch-uncertainty 0.13 divides by empty bins: NaN.
 - AURC of one row is its error, the only point of the curve. torch-uncertainty gives NaN.
 
-Shapes: R rows, N known rows, U unknown rows.
+Shapes: R rows, N known rows, U unknown rows, G distinct scores of unknown rows.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -59,18 +60,21 @@ def separation_metrics(known_N: Tensor, unknown_U: Tensor) -> dict[str, float]:
     Scores are higher for rows that look more unknown. FPR95 is read at the first threshold that finds 95 % of the
     unknown rows, with ties kept together; AUPR is step-wise average precision, and depends on the sizes of the sets.
     """
-    torchmetrics = _library("torchmetrics.functional.classification")
-    uncertainty = _library("torch_uncertainty.metrics.classification.fpr")
     known, unknown = score_columns(known_N, unknown_U)
-    ranks = _dense_ranks(torch.cat([known, unknown]))
-    is_unknown = torch.cat([torch.zeros(len(known)), torch.ones(len(unknown))]).long()
-    with _whole_numbers_divide_in_float64():
-        return {
-            "auroc": torchmetrics.binary_auroc(ranks, is_unknown).item(),
-            # Not the class FPR95, which warns of its memory whenever it is made.
-            "fpr95": uncertainty._fprx_compute(ranks, is_unknown, RECALL, pos_label=1).item(),
-            "aupr": torchmetrics.binary_average_precision(ranks, is_unknown).item(),
-        }
+    # Only where unknown rows are found does recall rise: their distinct scores are all the thresholds that count.
+    thresholds_G, found_G = (values.flip(0) for values in unknown.unique(return_counts=True))
+    ascending_N = known.sort().values
+    above_G = len(known) - torch.searchsorted(ascending_N, thresholds_G, right=True)
+    at_least_G = len(known) - torch.searchsorted(ascending_N, thresholds_G, right=False)
+    true_G = found_G.cumsum(0)
+    beaten_G = len(known) - (above_G + at_least_G).double() / 2
+    first = int((true_G.double() / len(unknown) < RECALL).sum())
+    precision_G = true_G.double() / (true_G + at_least_G)
+    return {
+        "auroc": float((found_G * beaten_G).sum() / (len(known) * len(unknown))),
+        "fpr95": int(at_least_G[first]) / len(known),
+        "aupr": float((found_G * precision_G).sum() / len(unknown)),
+    }
 
 
 def answer_columns(judged: Judged) -> dict[str, Tensor]:
@@ -128,13 +132,6 @@ def _mean_of_ties(values_R: Tensor, keys_R: Tensor) -> Tensor:
     return means[group_R]
 
 
-def _dense_ranks(scores: Tensor) -> Tensor:
-    """Ranks between 0 and 1; equal scores have equal ranks."""
-    distinct, ranks = scores.unique(return_inverse=True)
-    scaled: Tensor = ranks.double() / max(len(distinct) - 1, 1)
-    return scaled
-
-
 def _library(module: str) -> Any:
     return import_extra(module, "eval", "computing metrics")
 
@@ -152,14 +149,3 @@ def _checked(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
             "look at the logits there"
         )
     return {name: column.double() for name, column in columns.items()}
-
-
-@contextmanager
-def _whole_numbers_divide_in_float64() -> Iterator[None]:
-    """Both libraries divide counts by counts, which torch does in the default dtype: float32 would lose 1e-7."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

@@ -8,7 +8,7 @@ from itertools import chain, combinations
 from pathlib import Path
 
 import numpy as np
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from hydra_ensembles.data import Batches, Data, DataError, as_batches
 from hydra_ensembles.data.fingerprints import fingerprints, source_of
@@ -110,7 +110,8 @@ class Protocol:
         if isinstance(data, str | Path):
             raise ProtocolError(f"set '{name}' is the path {data}; load_data(path, model) makes batches of it")
         # Rows in another order each time would be compared with other rows of another model.
-        if isinstance(getattr(data, "sampler", None), RandomSampler):
+        order = getattr(getattr(data, "batch_sampler", None), "sampler", None) or getattr(data, "sampler", None)
+        if isinstance(order, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
             raise ProtocolError(f"set '{name}' is a loader that shuffles; a test goes through rows in one order")
         try:
             return as_batches(data, self.batch_size)

@@ -36,7 +36,7 @@ class Graph(nn.Module):
         super().__init__()
         if not isinstance(hydra, Hydra):
             raise ExportError(f"a {type(hydra).__name__} cannot be exported; fuse members into a hydra first")
-        self.hydra = hydra.eval()
+        self.hydra = hydra
         self.several = len(hydra.towers) > 1
         self.example: dict[str, Tensor] = {}
         """Inputs to trace and try it with, by name."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hydra_ensembles.export.graph import ExportError
-from hydra_ensembles.export.writing import ONNX, quietly
+from hydra_ensembles.export.writing import INT8, ONNX, quietly
 from hydra_ensembles.optional import import_extra
+from hydra_ensembles.store import whole
 
-INT8 = "model.int8.onnx"
 KINDS = ("MatMul", "Gemm", "Gather")
 """Nodes whose weights become int8; attention itself, norms and the stem's convolution stay as they are."""
 
@@ -34,11 +34,11 @@ def to_int8(directory: str | Path) -> Path:
     shapes = import_extra("onnxruntime.quantization.shape_inference", "export", "int8 weights")
     onnx = import_extra("onnx", "export", "int8 weights")
     path = place / INT8
-    with quietly(logging.getLogger()):
-        shapes.quant_pre_process(str(place / "model.onnx"), str(path), skip_symbolic_shape=True)
-        onnx.save(member_by_member(onnx.load(path)), path)
+    with quietly(logging.getLogger()), whole(path) as draft:
+        shapes.quant_pre_process(str(place / "model.onnx"), str(draft), skip_symbolic_shape=True)
+        onnx.save(member_by_member(onnx.load(draft)), draft)
         quantization.quantize_dynamic(
-            path, path, op_types_to_quantize=list(KINDS), per_channel=True, weight_type=quantization.QuantType.QInt8
+            draft, draft, op_types_to_quantize=list(KINDS), per_channel=True, weight_type=quantization.QuantType.QInt8
         )
     said = json.loads((place / "model.json").read_text())
     (place / "model.json").write_text(json.dumps({**said, "int8": INT8}, indent=1, ensure_ascii=False) + "\n")
@@ -72,4 +72,9 @@ def member_by_member(model: Any) -> Any:
     used = {name for one in nodes for name in one.input}
     for weight in [weight for name, weight in weights.items() if name not in used]:
         model.graph.initializer.remove(weight)
+    # The quantiser turns weights round, but not what was said of their shapes.
+    named = {weight.name for weight in model.graph.initializer}
+    said = [value for value in model.graph.value_info if value.name not in named]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(said)
     return model

@@ -82,15 +82,25 @@ class Recipe:
                     f"recipe '{self.name}': {field}={getattr(self, field)!r} is not known; it is one of "
                     f"{', '.join(map(repr, choices))}"
                 )
-        for field in ("epochs", "steps", "batch_size", "evaluate_every", "patience", "learning_rate", "clip_norm"):
+        for field in (
+            "epochs",
+            "steps",
+            "batch_size",
+            "evaluate_every",
+            "patience",
+            "learning_rate",
+            "head_learning_rate",
+            "clip_norm",
+        ):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 raise FineTuningError(f"recipe '{self.name}': {field} must be above 0, found {value!r}")
         for field in ("warm_up", "floor", "weight_decay", "min_delta", "freeze_blocks"):
             if not getattr(self, field) >= 0:
                 raise FineTuningError(f"recipe '{self.name}': {field} must not be negative")
-        if not 0 <= self.label_smoothing < 1:
-            raise FineTuningError(f"recipe '{self.name}': label_smoothing lies in [0, 1)")
+        for field in ("label_smoothing", "momentum", "dropout"):
+            if not 0 <= (getattr(self, field) or 0) < 1:
+                raise FineTuningError(f"recipe '{self.name}': {field} lies in [0, 1), found {getattr(self, field)!r}")
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""

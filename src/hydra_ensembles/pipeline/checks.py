@@ -84,6 +84,11 @@ def check_heads(recipe: RunRecipe, model: nn.Module) -> None:
         raise RecipeMismatch(
             f"members.keep {members.kept}: there are {behind} heads behind the trunk, and one at least must go"
         )
+    if members.pool is not None and not behind - members.kept <= members.pool < behind:
+        raise RecipeMismatch(
+            f"members.pool {members.pool}: a member loses {behind - members.kept} of {behind} heads, so that between "
+            f"{behind - members.kept} and {behind - 1} of them can be in the pool"
+        )
     for section, training in (("backbone.finetune", recipe.backbone.finetune), ("finetuning", recipe.finetuning)):
         if training is not None:
             trained: Recipe = training.settings(recipe.seed)

@@ -37,6 +37,8 @@ def parse_recipe(text: str, where: str = "recipe") -> RunRecipe:
         line = "" if mark is None else f" line {mark.line + 1}"
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise RecipeError(f"{where}{line}: not YAML: {problem}") from None
+    except (TypeError, RecursionError):
+        raise RecipeError(f"{where}: a key that is no text, or a section inside itself; neither is a recipe") from None
     if not isinstance(content, dict):
         raise RecipeError(f"{where}: expected sections (name, backbone, data, members, ...), found {_shown(content)}")
     try:

@@ -185,7 +185,7 @@ class EvaluationSection(Section):
 class RunRecipe(Section):
     """One run, from a pre-trained model to an evaluated hydra."""
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: str = Field(pattern=r"^\w[\w.-]*$")
     seed: int = Field(default=0, ge=0)
     threads: int | None = Field(default=None, ge=1, description="CPU threads; all by default.")
     output: str | None = Field(default=None, description="A directory; runs/NAME by default.")

@@ -24,7 +24,7 @@ from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits, files_digest
 from hydra_ensembles.pipeline.stage import Kept, Stage, Work
 from hydra_ensembles.pipeline.stages import stages_of
-from hydra_ensembles.store import whole
+from hydra_ensembles.store import StoreError, check_whole, whole
 
 Tell = Callable[[str, str, float], None]
 """Takes a stage's name, what happened (`started`, `done`, `was done before`) and how many seconds it took."""
@@ -201,6 +201,10 @@ def _publish(directory: Path, done: dict[str, Path]) -> None:
         if name.startswith("evaluation-"):
             stores[f"evaluations/{name.removeprefix('evaluation-')}"] = kept / "evaluation"
     for name, store in stores.items():
+        try:
+            check_whole(store)
+        except StoreError as error:
+            raise StoreError(f"{error}; delete {store.parent} and run again") from None
         for file in ("model.safetensors", "config.json"):
             _copy(store / file, directory / name / file)
     if "results" in done:

@@ -94,10 +94,13 @@ class Splits:
         about = [reference, self._columns(name), _stamp(expand(reference))]
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
         known = _read(self.memory)
-        if key not in known or about[-1] is None:
-            known[key] = self.rows(name).digest
-            _write(self.memory, known)
-        prepared = [known[key], self.data.max_tokens, self.data.first_size, self.data.batch_size]
+        content = known.get(key)
+        if content is None or about[-1] is None:
+            rows = self.rows(name)
+            content = rows.digest
+            if not rows.names_files:  # they may change while the file that names them does not
+                _write(self.memory, known | {key: content})
+        prepared = [content, self.data.max_tokens, self.data.first_size, self.data.batch_size]
         return hashlib.sha256(json.dumps(prepared).encode()).hexdigest()[:16]
 
     def _reference(self, name: str) -> str:

@@ -79,6 +79,7 @@ class Stage:
             "stage": self.name,
             "settings": dict(self.settings),
             "data": {name: splits.only(*self.reads).digest(name) for name in self.reads},
+            "classes": splits.classes if self.reads else None,
             "after": {name: keys[name] for name in self.after},
             "backbone": backbone,
             "seed": recipe.seed,
@@ -95,7 +96,10 @@ class Kept:
 
     @property
     def is_done(self) -> bool:
-        return (self.directory / _DONE).is_file()
+        try:
+            return "seconds" in json.loads((self.directory / _DONE).read_text())
+        except (OSError, ValueError):  # not there, or cut off by a full disk
+            return False
 
     def finish(self, stage: Stage, recipe: RunRecipe, started: float) -> None:
         """Write down how the stage came about; only then it counts as done."""

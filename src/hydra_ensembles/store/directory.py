@@ -48,7 +48,7 @@ def _write(directory: Path, kind: str | None, config: Mapping[str, Any], tensors
     text = json.dumps({**head, **config}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     owned = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     try:
-        _check_may_write(directory, kind)
+        check_may_write(directory, kind)
         directory.mkdir(parents=True, exist_ok=True)
         with whole(directory / TENSORS) as draft:
             save_file(owned, draft, metadata={"format": "pt", "mark": mark})
@@ -59,7 +59,9 @@ def _write(directory: Path, kind: str | None, config: Mapping[str, Any], tensors
     return directory
 
 
-def _check_may_write(directory: Path, kind: str | None) -> None:
+def check_may_write(directory: str | Path, kind: str | None) -> None:
+    """Refuse a place where a store may not be written; to be asked before the work whose result goes there."""
+    directory = Path(directory).expanduser()
     if directory.exists() and not directory.is_dir():
         raise StoreError(f"{directory} is a file; a store is a directory")
     found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
@@ -138,6 +140,18 @@ def read_tensors(directory: str | Path) -> dict[str, Tensor]:
         raise StoreError(
             f"{path} ({path.stat().st_size} bytes) is truncated or not a safetensors file: {error}"
         ) from None
+
+
+def check_whole(directory: str | Path) -> None:
+    """Refuse a store that is damaged: a file that cannot be read, or two of different writes. Tensors are not read."""
+    config, path = read_config(directory), _file(directory, TENSORS)
+    try:
+        with safe_open(path, framework="pt") as file:
+            mark = (file.metadata() or {}).get("mark")
+    except SafetensorError as error:
+        raise StoreError(f"{path} is truncated or not a safetensors file: {error}") from None
+    if mark != config.get("mark"):
+        raise StoreError(f"{TENSORS} and {CONFIG} of {directory} come from different writes")
 
 
 def check_tensors(directory: str | Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -66,12 +66,13 @@ def decided(ood_score_B: Tensor, ood: OODThreshold | None, prediction_set_BC: Te
     """For each input its place in `DECISIONS` `(B,)`. Our definition.
 
     Out of distribution if the score lies above the threshold; else abstain if the prediction set holds more than one
-    label; else accept. What is not fitted is not asked. A score that is NaN is not known to be known.
+    label; else accept. What is not fitted is not asked. A score that is NaN is not known to be known, and is never
+    accepted.
     """
     decision = torch.zeros_like(ood_score_B, dtype=torch.int64)
     if prediction_set_BC is not None:
-        several = prediction_set_BC.sum(dim=-1) > 1
-        decision = torch.where(several, DECISIONS.index("abstain"), decision)
+        is_unsure = (prediction_set_BC.sum(dim=-1) > 1) | ood_score_B.isnan()
+        decision = torch.where(is_unsure, DECISIONS.index("abstain"), decision)
     if ood is not None:
         decision = torch.where(ood_score_B <= ood.threshold, decision, DECISIONS.index("out-of-distribution"))
     return decision
