@@ -52,8 +52,9 @@ rows are GLUE's validation set (872); the second table adds SST-2's test set. Un
 Newsgroups, TREC, RTE, WMT16; the average is over these six, unweighted. Scores are MSP unless said. Texts are cut at
 128 tokens, and multiply-adds are counted for 128 tokens with full last blocks. The claims of one seed below the table
 answer in bf16 (each results file says how), which changes hardly anything: `results/text/precision.json`. Networks
-were trained in bf16, on a processor that multiplies in it; those called "again" and those that Proposition 1 and times
-were looked at with, from seed 0 on another processor, in fp32, so that they are not the same to the bit.
+were trained in bf16, on a processor that multiplies in it. Proposition 1 was looked at later, in a network of the same
+seed and rate that another processor trained in fp32, with heads searched in it; the two are not the same to the bit.
+Times are of one run, with drawn heads: they depend on how many heads stay, hardly on which.
 """
 
 
