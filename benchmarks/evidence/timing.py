@@ -20,7 +20,7 @@ from hydra_ensembles.baselines.classifiers import draw_classifier
 from hydra_ensembles.evaluation import interleaved
 from hydra_ensembles.evaluation.latency import moved, sample_inputs
 from hydra_ensembles.heads import HeadSet, Member, prune
-from provenance import provenance, write_results
+from provenance import machine, provenance, write_results
 
 BATCH, ROUNDS, THREADS = 4, 20, 2
 ALONE = ("Taylor", "CircAvg")
@@ -35,7 +35,8 @@ def measure(networks: Networks, packages: list[str], more: Sequence[str] = (), r
     methods = [*SEEDS_OF, *networks.setting.more_methods, *more]
     torch.set_num_threads(THREADS)
     found = timed(networks, methods, rows, BATCH, ROUNDS)
-    write_results(f"{networks.setting.name}/latency", {**found, "provenance": provenance(packages=packages)})
+    about = provenance(packages=packages, machine=machine())
+    write_results(f"{networks.setting.name}/latency", {**found, "provenance": about})
 
 
 def timed(

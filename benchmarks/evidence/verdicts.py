@@ -171,7 +171,7 @@ def aligned(found: Mapping[str, Any]) -> Found:
 def curved(found: Mapping[str, Any]) -> Found:
     """B.1: the diagonal of the difference of Hessians is positive; each number of it, says the paper."""
     one = found["sets"]["Taylor"]
-    shown = f"mean {one['difference']:+.4f} ± {one['difference_error']:.4f}, {100 * one['positive']:.0f} % positive"
+    shown = f"mean {one['difference']:+.1e} ± {one['difference_error']:.1e}, {100 * one['positive']:.0f} % positive"
     return Found(shown, HOLDS if one["surely_negative"] == 0 and one["difference"] > 0 else FAILS)
 
 

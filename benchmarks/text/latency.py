@@ -1,6 +1,6 @@
 """How long each method of the evidence on text takes, in one interleaved run on a quiet machine.
 
-Run: python benchmarks/text/latency.py     (a minute on 2 cores)
+Run: python benchmarks/text/latency.py     (minutes on 2 cores)
 Writes results/text/latency.json.
 """
 

@@ -1,6 +1,6 @@
 """How long each method of the evidence on images takes, in one interleaved run on a quiet machine.
 
-Run: python benchmarks/vision/latency.py     (a minute on 2 cores)
+Run: python benchmarks/vision/latency.py     (minutes on 2 cores)
 Writes results/vision/latency.json.
 """
 
