@@ -1,5 +1,6 @@
 """What heads do, in numbers: Proposition 1 (B.1), distances of known and unknown inputs (Table 5, Figure 4)."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -69,8 +70,10 @@ def projected(networks: Networks, known: Callable[[nn.Module], Batches], unknown
         found = projections(model, networks.ranking(ranking), known(model), others, number=EXTREME)
         said = found.to_json()
         for plane in (*said["most"], *said["least"]):
-            # Three digits are finer than a picture shows.
-            plane["points"] = {name: np.round(points, 3).tolist() for name, points in plane["points"].items()}
+            # Four digits of the widest point are finer than a picture shows.
+            widest = max(float(np.abs(points).max()) for points in plane["points"].values())
+            digits = 4 - math.ceil(math.log10(widest)) if widest > 0 else 0
+            plane["points"] = {name: np.round(points, digits).tolist() for name, points in plane["points"].items()}
         return said
 
     return extra(networks, "projections", work, (base, ranking))

@@ -6,6 +6,7 @@ rankings and answers are in benchmarks/.kept. `--only` makes what has TEXT in it
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -84,13 +85,22 @@ PROBES = 16
 
 
 def planned() -> tuple[Networks, list[str]]:
-    """All units, the most wanted first."""
+    """All units, seed by seed: results files stay and networks may not, so what a seed's are for comes together.
+
+    With seed 0 the rows of the table, then variants, claims and trunks; then the rows and trunks of other seeds.
+    """
     networks = Networks(SETTING, Units(SETTING.kept))
     three = [method for method, seeds in SEEDS_OF.items() if seeds == SEEDS]
-    rows = [(method, seed) for seed in SEEDS for method in three]
-    rows += [(method, 0) for method in (*ONE_SEED, *SETTING.more_methods, *STRONGER)]
-    wanted = [results_unit(networks, row(networks, method, seed)) for method, seed in rows]
-    wanted += [honest(networks), rounding(networks, row(networks, "single", 0)), paired(networks, PAIRS, SEEDS)]
+
+    def rows_of(seed: int, methods: Sequence[str]) -> list[str]:
+        return [results_unit(networks, row(networks, method, seed)) for method in methods]
+
+    def trunks_of(seed: int) -> list[str]:
+        found = [claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items()]
+        return [results_unit(networks, one, "claims") for one in found]
+
+    wanted = rows_of(0, [*three, *ONE_SEED, *SETTING.more_methods, *STRONGER])
+    wanted += [honest(networks), rounding(networks, row(networks, "single", 0))]
     for found in (
         (make(networks, 0) for make in VARIANTS),
         (
@@ -112,13 +122,12 @@ def planned() -> tuple[Networks, list[str]]:
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
     wanted += [shifted_unit(networks, row(networks, method, 0)) for method in (*SEEDS_OF, *SETTING.more_methods)]
-    wanted += [choice(networks, IN_TABLE, VARIANTS), *chosen_rows(networks, (*IN_TABLE, *VARIANTS), SEEDS)]
-    wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
+    wanted += [choice(networks, IN_TABLE, VARIANTS), paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "cifar100-test"), {FAR[1]: lambda m: shown(m, FAR[1])})]
-    shared = [claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items() for seed in SEEDS]
-    shared += claims.trunks_without_training(networks)
-    wanted += [results_unit(networks, one, "claims") for one in shared]
+    wanted += [results_unit(networks, one, "claims") for one in claims.trunks_without_training(networks)]
+    wanted += [unit for seed in SEEDS for unit in (*(rows_of(seed, three) if seed else ()), *trunks_of(seed))]
+    wanted += [paired(networks, PAIRS, SEEDS), *chosen_rows(networks, (*IN_TABLE, *VARIANTS), SEEDS)]
     return networks, wanted
 
 
