@@ -148,25 +148,19 @@ def model_digest(model: Model) -> str:
 
 
 def _settings(model: nn.Module) -> list[Any]:
-    """What a model does beside its weights: what its modules are, and the plain values they hold."""
+    """What a model does beside its weights: what its modules are and say of themselves, and the plain values of ours.
 
-    def is_plain(value: Any) -> bool:
-        if isinstance(value, tuple | list):
-            return all(is_plain(one) for one in value)
-        return value is None or isinstance(value, bool | int | float | str)
+    Other libraries' modules also hold where they were loaded from and how they are best run, which is no part of it.
+    """
 
-    return [
-        (
-            name,
-            type(module).__name__,
-            sorted(
-                (key, repr(value))
-                for key, value in vars(module).items()
-                if key != "training" and not key.startswith("_") and is_plain(value)
-            ),
-        )
-        for name, module in model.named_modules()
-    ]
+    def plain(module: nn.Module) -> list[tuple[str, Any]]:
+        if type(module).__module__.partition(".")[0] != __name__.partition(".")[0]:
+            return []
+        kinds = (bool, int, float, str)
+        held = {key: value for key, value in vars(module).items() if key != "training" and not key.startswith("_")}
+        return sorted((key, value) for key, value in held.items() if isinstance(value, kinds))
+
+    return [(name, type(module).__name__, module.extra_repr(), plain(module)) for name, module in model.named_modules()]
 
 
 @torch.no_grad()
