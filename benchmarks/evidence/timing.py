@@ -1,8 +1,8 @@
 """Latency of the methods in one interleaved run, as they really run: hydras compute of the last block what is read.
 
-A network takes as long before its training as after it, and with some heads as long as with as many others, so the
-pre-trained model is all that is needed. Heads are drawn, as those of `hydra (random heads)` are; blocks that training
-changes are changed a little, as equal ones would be fused into a trunk.
+A network takes as long before its training as after it, so the pre-trained model is all that is needed. Heads are
+drawn, as those of `hydra (random heads)` are: as many as a method keeps, though its own may lie otherwise over layers.
+Blocks that training changes are changed a little, as equal ones would be fused into a trunk.
 """
 
 from collections.abc import Callable, Mapping, Sequence

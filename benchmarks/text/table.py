@@ -54,7 +54,7 @@ Newsgroups, TREC, RTE, WMT16; the average is over these six, unweighted. Scores 
 answer in bf16 (each results file says how), which changes hardly anything: `results/text/precision.json`. Networks
 were trained in bf16, on a processor that multiplies in it. Proposition 1 was looked at later, in a network of the same
 seed and rate that another processor trained in fp32, with heads searched in it; the two are not the same to the bit.
-Times are of one run, with drawn heads: they depend on how many heads stay, hardly on which.
+Times are of one run, with as many heads as a method keeps, drawn at random: its own may lie otherwise over the layers.
 """
 
 
