@@ -10,9 +10,15 @@ from hypothesis import Phase, settings
 phases = [Phase.explicit, Phase.generate, Phase.shrink]
 settings.register_profile("ours", deadline=None, max_examples=12, derandomize=True, phases=phases)
 settings.load_profile("ours")
-torch.set_num_threads(1)  # the models are tiny: a second thread only waits for the first
+torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """The models are tiny: a second thread only waits for the first. A test before may have asked for more."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -51,9 +51,7 @@ SMALL = ["timm:test_vit", "--keep", "1", "--batch", "2", "--rounds", "3"]
 
 
 def test_bench_times_everybody_in_turn(run):
-    threads = torch.get_num_threads()
     done = run("bench", *SMALL, "--threads", "2", "--trunk", "2", "--json")
-    torch.set_num_threads(threads)
     found = json.loads(done.stdout)
     assert {"single_ms", "members_ms", "deep_ensembles_ms", "hydra_ms"} <= set(found)
     assert found["threads"] == 2
