@@ -7,6 +7,7 @@ its tower takes more with it than without it (where it is short, that of several
 meeting of its features with those of the other tower.
 """
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,6 @@ from torch import Tensor
 from clip.judging import write
 from clip.setting import TOY
 from clip.task import TEMPLATES
-from evidence.workers import argument
 from hydra_ensembles import Backbone, HeadSet, ZeroShotClassifier
 from hydra_ensembles.heads import Head
 from hydra_ensembles.scoring.candidates import tower_features
@@ -92,11 +92,12 @@ def measured(images: int) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    images = argument("--images", 1000, int)
-    assert images is not None
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=1000)
+    images = parser.parse_args().images
     if images != 1000 and not TOY:
         raise SystemExit("results are for 1000 images; with another number set HYDRA_TOY=DIR")
-    write("clip", "candidates", measured(int(images)))
+    write("clip", "candidates", measured(images))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from clip.setting import KEPT, WRITTEN
 from clip.task import Column, Sizes, Task
 from evidence.summary import results_of, summary_of
 from evidence.units import Units
-from evidence.workers import argument, hours, is_worker, run
+from evidence.workers import asked, hours, is_worker, run
 from hydra_ensembles.report import paper_table
 
 FOLDER = "clip-paper"
@@ -129,15 +129,13 @@ def _only(summary: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any
 
 
 def main() -> None:
-    if "--tables" not in sys.argv:
-        only, weights = (
-            sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None for name in ("--only", "--weights")
-        )
-        if weights is None:
+    options = asked(__doc__, "--weights", flags=["--tables"])
+    if not options.tables:
+        if options.weights is None:
             raise SystemExit("give --weights DIR, --weights NAME:TAG, or --tables")
-        networks = Networks(Units(KEPT / FOLDER), TASK, weights)
+        networks = Networks(Units(KEPT / FOLDER), TASK, options.weights)
         wanted = [results_unit(networks, method, 0, FOLDER) for method in ALL]
-        run({networks.units: [one for one in wanted if (only or "") in one]}, 2, argument("--minutes", None))
+        run({networks.units: [one for one in wanted if options.only in one]}, 2, options.minutes)
         if is_worker():
             return
         write(FOLDER, "hours", {"hours": round(hours(networks.units, file(FOLDER, "hours")), 2)})

@@ -19,7 +19,7 @@ from clip.judging import file, results_unit, write
 from clip.methods import METHODS, Networks
 from clip.setting import KEPT, TASK, TOY
 from evidence.units import Units
-from evidence.workers import argument, hours, is_worker, run
+from evidence.workers import asked, hours, is_worker, run
 
 SEEDS = (0,) if TOY else (0, 1, 2)
 
@@ -41,11 +41,9 @@ def planned(weights: str | None) -> tuple[Networks, list[str], str]:
 
 
 def main() -> None:
-    only, weights = (
-        sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None for name in ("--only", "--weights")
-    )
-    networks, wanted, folder = planned(weights)
-    run({networks.units: [one for one in wanted if (only or "") in one]}, 1 if TOY else 2, argument("--minutes", None))
+    options = asked(__doc__, "--weights")
+    networks, wanted, folder = planned(options.weights)
+    run({networks.units: [one for one in wanted if options.only in one]}, 1 if TOY else 2, options.minutes)
     if not is_worker():
         write(folder, "hours", {"hours": round(hours(networks.units, file(folder, "hours")), 2)})
 

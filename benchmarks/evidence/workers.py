@@ -1,11 +1,12 @@
 """Several processes at the same units, each with one thread."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -41,9 +42,16 @@ def is_worker() -> bool:
     return _WORKER in os.environ
 
 
-def argument(name: str, default: float | None, read: Callable[[str], float] = float) -> float | None:
-    """`--name VALUE` of the command line."""
-    return read(sys.argv[sys.argv.index(name) + 1]) if name in sys.argv else default
+def asked(about: str, *more: str, flags: Sequence[str] = ()) -> argparse.Namespace:
+    """What the command line says: `--minutes`, `--only` and other names; `--help` shows the script's own docstring."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, help="begin nothing after so many; -1 only counts the hours spent")
+    parser.add_argument("--only", metavar="TEXT", default="", help="what has TEXT in its name, and what that needs")
+    for name in more:
+        parser.add_argument(name)
+    for name in flags:
+        parser.add_argument(name, action="store_true")
+    return parser.parse_args()
 
 
 def hours(units: Units, told: Path) -> float:

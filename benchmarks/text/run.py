@@ -22,7 +22,7 @@ from evidence.methods import ONE_SEED, SEEDS, SEEDS_OF, row
 from evidence.networks import Networks
 from evidence.setting import FASTER
 from evidence.units import Units
-from evidence.workers import argument, hours, is_worker, run
+from evidence.workers import asked, hours, is_worker, run
 from hydra_ensembles.baselines import FormattingClassifier, FormattingDetector
 from hydra_ensembles.data import open_data
 from provenance import provenance, write_results
@@ -114,9 +114,9 @@ def formatting() -> dict[str, Any]:
 
 
 def main() -> None:
+    options = asked(__doc__)
     networks, wanted = planned()
-    only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
-    run({networks.units: [name for name in wanted if only in name]}, 2, argument("--minutes", None))
+    run({networks.units: [name for name in wanted if options.only in name]}, 2, options.minutes)
     if not is_worker():
         spent = round(hours(networks.units, networks.results("hours")), 2)
         write_results(f"{SETTING.name}/hours", {"hours": spent, "provenance": provenance()})

@@ -22,7 +22,7 @@ from evidence.methods import row
 from evidence.networks import Networks
 from evidence.setting import Setting
 from evidence.units import Units
-from evidence.workers import argument, run
+from evidence.workers import asked, run
 from hydra_ensembles.backbones import Origin, origin_of
 from hydra_ensembles.data import Batches
 from vision.setting import BASE, BATCH, FAR, NEAR, PIXELS, ROOT, SETTING, images
@@ -140,11 +140,12 @@ def setting_of(name: str) -> Setting:
 
 
 def main() -> None:
+    options = asked(__doc__)
     for name in ARCHITECTURES:
         setting = setting_of(name)
         networks = Networks(setting, Units(setting.kept))
         wanted = [results_unit(networks, row(networks, method, 0)) for method in METHODS]
-        run({networks.units: wanted}, 2, argument("--minutes", None))
+        run({networks.units: [one for one in wanted if options.only in one]}, 2, options.minutes)
 
 
 if __name__ == "__main__":

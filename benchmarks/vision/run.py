@@ -19,7 +19,7 @@ from evidence.judging import results_unit, shifted_unit
 from evidence.methods import KINDS, ONE_SEED, SEEDS, SEEDS_OF, row
 from evidence.networks import Networks
 from evidence.units import Units
-from evidence.workers import argument, hours, is_worker, run
+from evidence.workers import asked, hours, is_worker, run
 from provenance import provenance, write_results
 from vision import imagenet
 from vision.setting import FAR, SETTING, clean_and_noisy, shown
@@ -141,11 +141,11 @@ def planned_on_imagenet() -> tuple[Networks, list[str]]:
 
 
 def main() -> None:
-    only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
+    options = asked(__doc__)
     plans = [planned(), planned_on_imagenet()]
-    named = {networks.units: [one for one in wanted if only in one] for networks, wanted in plans}
+    named = {networks.units: [one for one in wanted if options.only in one] for networks, wanted in plans}
     try:
-        run(named, 2, argument("--minutes", None))
+        run(named, 2, options.minutes)
     finally:
         for networks, _ in [] if is_worker() else plans:
             spent = {"hours": round(hours(networks.units, networks.results("hours")), 2), "provenance": provenance()}
