@@ -116,11 +116,13 @@ TUNE = ["finetune", MODEL, "--train", "{known}", "--out", "{out}", "--recipe"]
         ([*RANK, "2"], "needs OOD data"),
         (["rank", MODEL, "--data", "nowhere.npz", "--remove", "2", "--out", "{out}"], "nowhere.npz"),
         ([*RANK, "2", "--layers", "x"], "expected A:B"),
+        ([*RANK, "2", "--layers", "7:"], "--layers 7: names none: the model's layers are 0 to 5"),
         ([*RANK, "2", "--method", "magic"], "known: circuit"),
         ([*RANK, "99", "--objective", "acc"], "between 1 and 11 of 12"),
         (["prune", MODEL, "nothing.json", "--keep", "3", "--members", "1", "--out", "{out}"], "write a ranking with"),
         (["prune", MODEL, "--keep", "3", "--out", "{out}"], "takes 3 rankings, found 0"),
         ([*TUNE, "?"], "sst2"),
+        ([*TUNE, "cifar100", "--train-last-blocks", "99"], "train_last_blocks=99, but the model has 6 blocks"),
         ([*TUNE, "sst2", "--epochs", "1", "--steps", "1"], "not both"),
     ],
 )

@@ -119,6 +119,17 @@ def test_a_difference_is_told_in_json(pictures, run, tmp_path):
     assert "noise" in compared["ood/msp"]
 
 
+def test_what_cannot_be_compared_is_not_evaluated_first(pictures, run, tmp_path, monkeypatch):
+    assert run(*asked(pictures, "--out", str(tmp_path / "found"))).returncode == 0
+    monkeypatch.setattr("hydra_ensembles.evaluation.evaluate", lambda *a, **b: pytest.fail("it was evaluated"))
+    against = ["--against", str(tmp_path / "found")]
+    done = run(*asked(pictures, "--score", "energy", *against))
+    assert (done.returncode, "have score energy and msp" in done.stderr) == (1, True)
+    fewer = [f"{pictures.known}[:20]" if one == pictures.known else one for one in asked(pictures, *against)]
+    done = run(*fewer)
+    assert (done.returncode, "different rows in 'id_test'" in done.stderr) == (1, True)
+
+
 def test_texts_under_shift_with_columns_that_are_named(reviews, run, tmp_path):
     strange = tmp_path / "strange.csv"
     with strange.open("w", newline="") as file:

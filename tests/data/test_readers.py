@@ -378,6 +378,20 @@ def test_rows_out_of_range_and_empty_choices_are_refused(text_sets):
         rows.sample(8)
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "message"),
+    [
+        ("table.csv", "text;label", "separated by semicolons; a .csv file has commas"),
+        ("table.csv", "text\tlabel", "separated by tabs; a .csv file has commas"),
+        ("table.tsv", "text,label", "separated by commas; a .tsv file has tabs"),
+    ],
+)
+def test_a_table_with_another_separator_is_refused(name, header, message, tmp_path):
+    (tmp_path / name).write_text(f"{header}\n{header.replace('text', 'good').replace('label', '1')}\n")
+    with pytest.raises(DataError, match=message):
+        open_data(tmp_path / name)
+
+
 def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path):
     (tmp_path / "twice.csv").write_text("text,text,label\na,b,1\n")
     with pytest.raises(DataError, match="two columns called 'text'"):

@@ -55,6 +55,11 @@ RECIPES = {
     "an unknown objective": ({"ranking__objectives": ["acc", "auroc"]}, "ranking.objectives.1 is 'auroc'; allowed"),
     "too few objectives": ({"ranking__objectives": ["acc"]}, "with 2 members takes 2 objectives, found 1"),
     "an objective twice": ({"ranking__objectives": ["acc", "acc"]}, "an objective stands twice"),
+    "a model twice": ({"evaluation__models": ["hydra", "hydra"]}, "a model stands twice in evaluation.models"),
+    "detectors of no base": (
+        {"evaluation__models": ["hydra"], "evaluation__detectors": True},
+        "evaluation.detectors are those of the base model",
+    ),
     "calibration rows as a test": ({"data__id_test": "val.npz[12:]"}, "shares 12 of its 12 rows with id_cal"),
     "circuits for calibration": ({"members__how": "calibration"}, "takes Taylor rankings"),
     "objectives for Taylor": ({"ranking__method": "taylor"}, "takes members.how 'calibration' or 'sample'"),

@@ -21,7 +21,7 @@ from hydra_ensembles.evaluation import Evaluation
 from hydra_ensembles.heads import layer_divergence, overlap
 from hydra_ensembles.pipeline import SplitError, Splits, parse_recipe, planned, read_recipe, run
 from hydra_ensembles.pipeline.splits import CHOOSING
-from hydra_ensembles.pipeline.stage import Kept, Stage
+from hydra_ensembles.pipeline.stage import Kept, Stage, StageError
 from hydra_ensembles.pipeline.stages import stages_of
 from hydra_ensembles.store import StoreError, tensors_digest
 from kitchen import CLASSES, NULL, RECIPE, SETS, pictures, write_folders
@@ -237,6 +237,18 @@ def test_what_is_damaged_is_not_published_over_what_is_whole(finished, tmp_path,
     (done,) = Path("out/stages").glob("base-*/provenance.json")
     done.write_text("{")
     assert not next(one.kept.is_done for one in planned(recipe, "out") if one.stage.name == "base")
+
+
+def test_a_damaged_file_of_an_earlier_stage_is_named(finished, tmp_path, monkeypatch):
+    place, _, _ = finished
+    shutil.copytree(place, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    (costs,) = Path("out/stages").glob("costs-*/costs.json")
+    costs.write_text('{"base": ')
+    (results,) = Path("out/stages").glob("results-*/provenance.json")
+    results.unlink()
+    with pytest.raises(StageError, match=r"costs\.json cannot be read .*; delete out/stages/costs-.* and run again"):
+        told_by(parse_recipe(yaml.safe_dump(RECIPE)), "out")
 
 
 @pytest.mark.parametrize("moment", ["in the middle", "before it is marked as done"])

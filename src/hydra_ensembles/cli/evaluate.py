@@ -55,10 +55,11 @@ def evaluate(
 
     from hydra_ensembles.cli.figures import decisions_table, differences_table, figures_table
     from hydra_ensembles.data import batches_for, open_data
+    from hydra_ensembles.data.fingerprints import rows_digest
     from hydra_ensembles.evaluation import Evaluation, Protocol, compare
     from hydra_ensembles.evaluation import evaluate as evaluate_model
     from hydra_ensembles.evaluation.loading import load_network
-    from hydra_ensembles.evaluation.results import differences_json
+    from hydra_ensembles.evaluation.results import check_comparable, differences_json
     from hydra_ensembles.evaluation.shift import shifted_batches
     from hydra_ensembles.store import check_may_write
 
@@ -89,6 +90,9 @@ def evaluate(
             ood_val=unknown.get("ood_val"),
             allow_seen=allow_seen,
         )
+        if earlier is not None:
+            rows = {name: rows_digest(batches) for name, batches in protocol.tests.items()}
+            check_comparable(earlier, protocol.groups, rows, resamples=resamples, score=score)
     found = evaluate_model(model, protocol, detectors=detectors, keep=keep, score=score, resamples=resamples)
     if out is not None:
         found.save(out)

@@ -28,6 +28,9 @@ def finetune(
     freeze_blocks: Annotated[
         int | None, typer.Option(min=0, help="Freeze the stem and so many blocks: a trunk that fuse will find.")
     ] = None,
+    train_last_blocks: Annotated[
+        int | None, typer.Option(min=0, help="Train only so many last blocks and what follows them.")
+    ] = None,
     classes: Annotated[int | None, typer.Option(min=2, help="Classes of a model that has no classifier yet.")] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the recipe's; members count on from it.")] = None,
     parallel: Annotated[bool, typer.Option("--parallel", help="Members at once, each in its own process.")] = False,
@@ -57,6 +60,7 @@ def finetune(
     if epochs is not None and steps is not None:
         raise OptionError("give --epochs or --steps, not both")
     changes = {"learning_rate": learning_rate, "batch_size": batch_size, "precision": precision, "seed": seed}
+    changes |= {"train_last_blocks": train_last_blocks}
     if epochs is not None or steps is not None:
         settings = replace(settings, epochs=epochs, steps=steps)
     settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]

@@ -60,7 +60,10 @@ def layers_of(layers: str | None, model: "nn.Module") -> range | None:
         start, end = (int(part) if part else None for part in layers.split(":"))
     except ValueError:
         raise OptionError(f"--layers {layers}: expected A:B, as in 6: or 0:4") from None
-    return range(deepest)[start:end]
+    found = range(deepest)[start:end]
+    if not found:
+        raise OptionError(f"--layers {layers} names none: the model's layers are 0 to {deepest - 1}")
+    return found
 
 
 def read_data(reference: str | None, model: "nn.Module", **options: Any) -> "Batches | None":

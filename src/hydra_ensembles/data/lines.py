@@ -43,6 +43,7 @@ class LinesTable(Table):
         elif header:
             self._names, values = [str(name) for name in first], [""] * len(first)
             self._starts = self._starts[1:]
+            self._check_separator()
         else:
             self._names, values = [str(number) for number in range(len(first))], list(first)
         twice = next((name for name in self._names if self._names.count(name) > 1), None)
@@ -51,6 +52,16 @@ class LinesTable(Table):
         self.columns = {name: _kind(value) for name, value in zip(self._names, values, strict=True)}
         self._starts.append(end)
         self.num_rows = len(self._starts) - 1
+
+    def _check_separator(self) -> None:
+        """A header of one name that holds another separator is one of a file that is not what its ending says."""
+        for found, said in ((";", "semicolons"), ("\t", "tabs"), (",", "commas"), ("|", "bars")):
+            if len(self._names) == 1 and found != self._separator and found in self._names[0]:
+                wanted = "commas" if self._separator == "," else "tabs"
+                raise DataError(
+                    f"{self.where} has one column, '{self._names[0]}': its fields seem to be separated by {said}; "
+                    f"a {self._path.suffix} file has {wanted} between them (header=False where it has no header)"
+                )
 
     def read(self, rows: np.ndarray, columns: Sequence[str]) -> list[list[Any]]:
         with self._path.open("rb") as file:

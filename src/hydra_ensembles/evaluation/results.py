@@ -164,18 +164,11 @@ class Evaluation:
 
 def compare(first: Evaluation, second: Evaluation) -> dict[str, dict[str, dict[str, Difference]]]:
     """First minus second, on the same draws of the same rows: for answers and for the score that has intervals."""
-    names = {group: sorted(sets) for group, sets in first.groups.items()}
-    if names != {group: sorted(sets) for group, sets in second.groups.items()}:
-        raise EvaluationError("the evaluations have different sets; evaluate both by one protocol")
+    digests = {name: first.digests.get(name) for name in first.judged}
+    check_comparable(second, first.groups, digests, resamples=first.resamples, seed=first.seed, score=first.score)
     for name, rows in first.judged.items():
-        if len(rows) != len(second.judged[name]) or first.digests.get(name) != second.digests.get(name):
-            raise EvaluationError(f"the evaluations have different rows in '{name}'; evaluate both on the same data")
-    for how in ("resamples", "seed", "score"):
-        one, other = getattr(first, how), getattr(second, how)
-        if one != other:
-            raise EvaluationError(f"the evaluations have {how} {one} and {other}; evaluate both with the same")
-    if not first.resamples:
-        raise EvaluationError("a comparison needs resamples; evaluate both with resamples=1000")
+        if len(rows) != len(second.judged[name]):
+            raise _different_rows(name)
     return {
         part: {
             name: {
@@ -191,6 +184,33 @@ def compare(first: Evaluation, second: Evaluation) -> dict[str, dict[str, dict[s
         }
         for part, sets in first.resampled.items()
     }
+
+
+def check_comparable(
+    other: Evaluation, groups: Mapping[str, Sequence[str]], digests: Mapping[str, str | None], **how: Any
+) -> None:
+    """Can an evaluation of these sets and rows, with these `resamples`, `seed` and `score`, be compared with another?
+
+    All of it is known before a model is asked.
+    """
+    if {group: sorted(sets) for group, sets in groups.items()} != {
+        group: sorted(sets) for group, sets in other.groups.items()
+    }:
+        raise EvaluationError("the evaluations have different sets; evaluate both by one protocol")
+    for name, digest in digests.items():
+        if digest != other.digests.get(name):
+            raise _different_rows(name)
+    for name, value in how.items():
+        if value != getattr(other, name):
+            raise EvaluationError(
+                f"the evaluations have {name} {value} and {getattr(other, name)}; evaluate both with the same"
+            )
+    if not other.resamples:
+        raise EvaluationError("a comparison needs resamples; evaluate both with resamples=1000")
+
+
+def _different_rows(name: str) -> EvaluationError:
+    return EvaluationError(f"the evaluations have different rows in '{name}'; evaluate both on the same data")
 
 
 def differences_json(differences: Mapping[str, Mapping[str, Mapping[str, Difference]]]) -> dict[str, Any]:

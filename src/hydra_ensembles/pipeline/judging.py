@@ -14,7 +14,7 @@ from hydra_ensembles.evaluation import (
 )
 from hydra_ensembles.evaluation.results import differences_json
 from hydra_ensembles.evaluation.shift import shifted_batches
-from hydra_ensembles.pipeline.stage import Work
+from hydra_ensembles.pipeline.stage import Work, read_json
 from hydra_ensembles.pipeline.subjects import answering, load_base, one_of
 from hydra_ensembles.uncertainty import Fitted
 
@@ -28,7 +28,7 @@ def evaluate_model(name: str, work: Work) -> None:
         model,
         protocol_of(work, one_of(model), detectors),
         detectors=detectors,
-        fitted=None if fitted is None else Fitted.from_json(json.loads((fitted / "fitted.json").read_text())),
+        fitted=None if fitted is None else Fitted.from_json(read_json(fitted / "fitted.json")),
         keep=work.directory / "answers",
         score=recipe.evaluation.score,
         resamples=recipe.evaluation.resamples,
@@ -93,7 +93,7 @@ def write_results(work: Work) -> None:
         "recipe": work.recipe.model_dump(),
         "models": figures,
         "compared": against,
-        "costs": json.loads((work.done["costs"] / "costs.json").read_text()),
+        "costs": read_json(work.done["costs"] / "costs.json"),
         "heads": _heads(work),
         "seconds": dict(work.seconds),
     }
@@ -102,7 +102,7 @@ def write_results(work: Work) -> None:
 
 def _heads(work: Work) -> dict[str, Any]:
     """The heads that each member keeps, and how much members differ in those they lose."""
-    chosen = json.loads((work.done["members"] / "selection.json").read_text())
+    chosen = read_json(work.done["members"] / "selection.json")
     by_objective = work.recipe.members.how == "objectives"
     numbered = [f"member {m}" for m in range(len(chosen["members"]))]
     names = list(work.recipe.ranking.objectives) if by_objective else numbered

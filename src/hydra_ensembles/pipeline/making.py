@@ -8,7 +8,6 @@ from torch import nn
 
 from hydra_ensembles.data import Batches
 from hydra_ensembles.data.opening import split_range
-from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation import (
     Answers,
     ConformalSets,
@@ -22,13 +21,9 @@ from hydra_ensembles.members import finetune, select_members
 from hydra_ensembles.members.checkpoint import is_first_process
 from hydra_ensembles.members.selection import POOL_SHARE
 from hydra_ensembles.pipeline.recipe import RunRecipe
-from hydra_ensembles.pipeline.stage import Work
+from hydra_ensembles.pipeline.stage import StageError, Work, read_json
 from hydra_ensembles.pipeline.subjects import answering, one_of, subject
 from hydra_ensembles.scoring import circuit_ranking, taylor_ranking
-
-
-class StageError(HydraError):
-    """A recipe that does not fit its model."""
 
 
 def train_base(work: Work) -> None:
@@ -105,7 +100,7 @@ def choose_members(work: Work) -> None:
 
 def make_member(m: int, work: Work) -> None:
     """Prune one member, and fine-tune it where the recipe says so."""
-    selection = json.loads((work.done["members"] / "selection.json").read_text())
+    selection = read_json(work.done["members"] / "selection.json")
     member = prune(subject(work), HeadSet.from_json(selection["members"][m]))
     if work.recipe.finetuning is not None:
         settings = work.recipe.finetuning.settings(work.recipe.seed + m)

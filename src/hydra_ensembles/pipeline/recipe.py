@@ -220,6 +220,11 @@ class RunRecipe(Section):
             raise ValueError("a Taylor ranking per layer holds at its own budget; draw from method 'taylor-global'")
         if data.train is None and (self.finetuning is not None or self.backbone.finetune is not None):
             raise ValueError("fine-tuning needs data.train")
+        models = self.evaluation.models
+        if len(set(models)) < len(models):
+            raise ValueError("a model stands twice in evaluation.models; each is evaluated once")
+        if self.evaluation.detectors and "base" not in models:
+            raise ValueError("evaluation.detectors are those of the base model; put 'base' among evaluation.models")
         names = [*data.near, *data.far]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

@@ -19,10 +19,9 @@ from hydra_ensembles.data import DataError
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.members.checkpoint import is_first_process
 from hydra_ensembles.pipeline.checks import check_fits, counted
-from hydra_ensembles.pipeline.making import StageError
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits, files_digest
-from hydra_ensembles.pipeline.stage import Kept, Stage, Work
+from hydra_ensembles.pipeline.stage import Kept, Stage, StageError, Work, read_json
 from hydra_ensembles.pipeline.stages import stages_of
 from hydra_ensembles.store import StoreError, check_whole, whole
 
@@ -74,7 +73,7 @@ class Run:
     @property
     def results(self) -> dict[str, Any]:
         """The figures of all models."""
-        found: dict[str, Any] = json.loads((self.stages["results"] / "results.json").read_text())
+        found: dict[str, Any] = read_json(self.stages["results"] / "results.json")
         return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hydra_ensembles import __version__
+from hydra_ensembles.errors import HydraError
 from hydra_ensembles.optional import version_of
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import SplitError, Splits, is_test
@@ -29,6 +30,20 @@ _LIBRARIES = (
     "torchmetrics",
     "torch_uncertainty",
 )
+
+
+class StageError(HydraError):
+    """A stage that a recipe has not, or whose files cannot be read."""
+
+
+def read_json(path: Path) -> Any:
+    """What an earlier stage wrote."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StageError(
+            f"{path} cannot be read ({error}); delete {path.parent} and run again, which makes it anew"
+        ) from None
 
 
 @dataclass(frozen=True)
