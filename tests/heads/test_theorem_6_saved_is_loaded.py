@@ -37,6 +37,14 @@ def test_a_member_returns_to_the_bit(name, data, tmp_path_factory):
     assert sorted(path.name for path in directory.iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_loading_draws_no_weights_that_it_throws_away(tmp_path):
+    member = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2))
+    member.save(tmp_path / "m")
+    before = torch.get_rng_state()
+    Member.load(tmp_path / "m")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_a_member_keeps_its_dtype(dtype, tmp_path):
     member = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2)).to(dtype)

@@ -53,13 +53,22 @@ class Member(nn.Module):
         if "heads" not in config:
             raise StoreError(f"{Path(directory) / 'config.json'} does not say which 'heads' the member keeps")
         origin, heads = read_origin(directory), HeadSet.from_json(config["heads"])
-        model = build_model(origin)
-        shrink(model, heads)
+        model = _build(origin, heads)
         check_tensors(directory, tensors, model.state_dict())
         # assign: a tensor keeps the dtype it was saved in.
         model.load_state_dict(tensors, assign=True)
+        if _lacks_numbers(model):
+            model = build_model(origin)
+            shrink(model, heads)
+            model.load_state_dict(tensors, assign=True)
         _cast_tables(model, tensors)
         return cls(model, heads, origin).eval()
+
+
+def _lacks_numbers(model: nn.Module) -> bool:
+    """Does the model hold something that is computed and not stored: positions, a mask, a table?"""
+    attributes = [value for module in model.modules() for value in vars(module).values()]
+    return any(isinstance(one, Tensor) and one.is_meta for one in (*model.buffers(), *attributes))
 
 
 def _cast_tables(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
