@@ -54,12 +54,21 @@ def test_bench_times_everybody_in_turn(run):
     done = run("bench", *SMALL, "--threads", "2", "--trunk", "2", "--json")
     found = json.loads(done.stdout)
     assert {"single_ms", "members_ms", "deep_ensembles_ms", "hydra_ms"} <= set(found)
+    assert all(found[f"{name}_quartiles_ms"][0] <= found[f"{name}_ms"] for name in ("single", "hydra"))
     assert found["threads"] == 2
     assert 1 < found["arithmetic_ratio"] < 3
     shown = run("bench", *SMALL, "--dtype", "bf16")
     assert shown.returncode == 0, shown.stderr
     for word in ("single", "members", "deep_ensembles", "hydra", "threads", "3 interleaved rounds"):
         assert word in shown.stdout
+
+
+def test_texts_are_timed_and_counted_at_the_tokens_asked_for(run, tmp_path):
+    model_of("bert").save_pretrained(tmp_path / "bert")
+    ask = ["bench", f"hf:{tmp_path / 'bert'}", "--keep", "1", "--batch", "2", "--rounds", "1", "--json", "--tokens"]
+    short, long = (json.loads(run(*ask, tokens).stdout) for tokens in ("4", "16"))
+    assert (short["tokens"], long["tokens"]) == (4, 16)
+    assert short["arithmetic_ratio"] != long["arithmetic_ratio"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ def bench(
     trunk: Annotated[int, typer.Option(min=0, help="Leading blocks that the members share.")] = 0,
     last_block: Annotated[str, typer.Option(help="'read' or 'full'.")] = "read",
     batch: Annotated[int, typer.Option(min=1, help="Inputs at once.")] = 4,
+    tokens: Annotated[int, typer.Option(min=1, help="Of a text; a model that takes fewer gets those.")] = 128,
     dtype: Annotated[str, typer.Option(help="'fp32' or 'bf16'.")] = "fp32",
     device: Annotated[str, typer.Option(help="'cpu' or 'cuda'.")] = "cpu",
     compiled: Annotated[bool, typer.Option("--compiled", help="By torch.compile; the first round compiles.")] = False,
@@ -47,7 +48,8 @@ def bench(
     with console.status("building models"):
         torch.manual_seed(0)
         model = load_model(reference).to(device, dtypes[dtype])
-        runs = contest(model, sample_inputs(model, batch), keep, members, trunk, last_block, compiled)
+        inputs = sample_inputs(model, batch, tokens)
+        runs = contest(model, inputs, keep, members, trunk, last_block, compiled, tokens)
     timings = {}
     with torch.inference_mode(), Progress(console=console, transient=True) as progress:
         task = progress.add_task("rounds", total=rounds)
@@ -56,6 +58,8 @@ def bench(
             progress.update(task, advance=1, description=f"rounds  hydra / single {ratio:.2f}")
     mode = "compiled" if compiled else "eager"
     settings = {"mode": mode, "device": device, "dtype": dtype, "batch": batch, "trunk": trunk}
+    if isinstance(inputs, torch.Tensor) and not inputs.is_floating_point():
+        settings["tokens"] = inputs.shape[1]
     settings |= {
         "last_block": last_block,
         "threads": torch.get_num_threads(),
@@ -63,7 +67,9 @@ def bench(
         "arithmetic_ratio": runs.arithmetic_ratio,
     }
     if as_json:
-        typer.echo(json.dumps(settings | {f"{name}_ms": t.median_ms for name, t in timings.items()}))
+        medians = {f"{name}_ms": t.median_ms for name, t in timings.items()}
+        quartiles = {f"{name}_quartiles_ms": [t.low_ms, t.high_ms] for name, t in timings.items()}
+        typer.echo(json.dumps(settings | medians | quartiles))
         return
     unusual = "".join(f"{name}, " for name in (device, mode) if name not in ("cpu", "eager"))
     table = Table(

@@ -95,12 +95,14 @@ def contest(
     trunk: int = 0,
     last_block: str = "read",
     compiled: bool = False,
+    text_tokens: int | None = None,
 ) -> Contest:
     """`single`, `deep_ensembles` (M whole models, one after another), `members` (M pruned ones), `hydra` and `bare`.
 
     `bare` is the hydra's arithmetic without a module around it, for models where that is written down.
     Members keep `keep` heads a layer and differ in every number behind the stem, as after fine-tuning; the first
     `trunk` blocks keep all heads and are alike. `compiled` puts all but `bare` through torch.compile, when first run.
+    `text_tokens` is the length of texts in `inputs`, of which the arithmetic ratio is; 128 unless said.
     """
     heads, own_forward = branch_heads(model, keep, trunk), family_of(model).own_forward
     whole = [moved(copy.deepcopy(model), seed, 0) for seed in range(members)]
@@ -109,7 +111,8 @@ def contest(
         moved(member.model, seed, trunk)
     hydra = fuse(pruned, last_block=last_block)
     backbone = Backbone.of(model)
-    ratio = hydra_cost(backbone, [heads] * members, trunk, last_block).mult_adds / single_cost(backbone).mult_adds
+    cost = hydra_cost(backbone, [heads] * members, trunk, last_block, text_tokens)
+    ratio = cost.mult_adds / single_cost(backbone, text_tokens=text_tokens).mult_adds
     single = copy.deepcopy(model) if compiled else model
     for network in (single, *whole, *pruned, *hydra.towers.values()) if compiled else ():
         network.compile()
