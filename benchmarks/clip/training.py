@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from clip.setting import FIRST_PIXELS, IMAGES, KEPT, MODELS, PIXELS, TASK, TRAINING
 from clip.task import TEMPLATES
 from evidence.pixels import KeptImages
+from evidence.setting import FASTER
 from hydra_ensembles import load_model
 from hydra_ensembles.backbones.references import files_of, tokenizer_of
 from hydra_ensembles.data import Rows, batches_for, open_data, preprocess_of
@@ -65,7 +66,7 @@ def train(place: Path, seed: int) -> dict[str, Any]:
         torch.manual_seed(SEED_STEP * seed + step)  # of dropout: the same, killed in between or not
         for group in optimiser.param_groups:
             group["lr"] = group["highest"] * rate_at(step, TRAINING.steps, SCHEDULE)
-        with torch.autocast("cpu", torch.bfloat16), plain_attention(torch.device("cpu")):
+        with torch.autocast("cpu", torch.bfloat16, enabled=FASTER == "bf16"), plain_attention(torch.device("cpu")):
             seen = model.encode_image(torch.cat([images, pictures]), normalize=True)
             read = [model.encode_text(ids, normalize=True) for ids in (prompts, captions)]
         seen_small, seen_pictures = seen.float().split([len(images), len(pictures)])
@@ -92,6 +93,7 @@ def train(place: Path, seed: int) -> dict[str, Any]:
         "loss_by_class": sum(pair[0] for pair in last) / len(last),
         "loss_by_caption": sum(pair[1] for pair in last) / len(last),
         "logit_scale": float(model.logit_scale.detach().exp()),
+        "precision": FASTER,
     }
 
 

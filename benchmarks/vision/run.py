@@ -100,7 +100,9 @@ def planned() -> tuple[Networks, list[str]]:
         return [results_unit(networks, one, "claims") for one in found]
 
     wanted = rows_of(0, [*three, *ONE_SEED, *SETTING.more_methods, *STRONGER])
-    wanted += [honest(networks), rounding(networks, row(networks, "single", 0))]
+    wanted += [honest(networks)]
+    if SETTING.asked_in == "bf16":
+        wanted += [rounding(networks, row(networks, "single", 0))]
     for found in (
         (make(networks, 0) for make in VARIANTS),
         (

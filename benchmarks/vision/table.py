@@ -54,8 +54,7 @@ BatchEnsemble and DE-heads have one). Circuits are searched on 1,000 + 1,000 val
 Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and ViM have not. Known test images: CIFAR-100's
 10,000. Unknown: near = CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over these four, unweighted, and
 once more without MNIST, which swings most between seeds. All sets are brought to 32 pixels first. Scores are MSP unless
-said. All networks answer under bf16 autocast with classifiers in fp32; what that changes is in
-`results/vision/precision.json`. Multiply-adds are counted with full last blocks.
+said. {answered} Multiply-adds are counted with full last blocks.
 
 Baselines that are not quite their papers': Packed-Ensembles starts from slices of the pre-trained weights, in layers of
 our own, as torch-uncertainty's have no place for them; MIMO has a
@@ -63,6 +62,18 @@ new stem and classifier on the pre-trained blocks and sees each batch once a ste
 is a network of its own, trained with dropout 0.1, as DeiT has none; `unstructured` removes as many weights as six
 heads have, at once, by the second-order score of Optimal Brain Apoptosis.
 """
+
+
+ANSWERED = {
+    "fp32": "Networks were trained and answer in fp32.",
+    "bf16": """\
+Networks were trained in bf16 and answer under bf16 autocast with classifiers in fp32; what the latter changes is in
+`results/vision/precision.json`.""",
+    "bf16, fp32": """\
+Networks were trained, and answer, in bf16 (classifiers in fp32) where a processor multiplies in it, else in fp32; each
+results file says in which. What the difference makes in answers is in `results/vision/precision.json`.""",
+}
+"""By the precisions that results files name."""
 
 
 def summaries() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -82,7 +93,8 @@ def page() -> str:
     first, claims, others = summaries()
     shown = as_markdown(pictures(NAME, first, claims), PICTURES.name)
     spent = sum(read(name, "hours").get("hours", 0.0) for name in (NAME, IMAGENET))
-    parts = [OPENING.format(hours=spent), shown.pop(COSTS, "")]
+    named = ", ".join(sorted({one for result in results.values() for one in result["asked_in"]}))
+    parts = [OPENING.format(hours=spent, answered=ANSWERED.get(named, "")), shown.pop(COSTS, "")]
     parts += [main_table(first, "Known test: CIFAR-100", {WITHOUT: "AUROC without MNIST"}).markdown()]
     if found := read(NAME, "compared"):
         parts += [difference_table(found["differences"]).markdown()]
