@@ -4,11 +4,13 @@
 model's numbers is a change of the view's. After a change of its structure (pruning, a new classifier) take a new one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,6 +22,7 @@ from hydra_ensembles.backbones.readouts import Readout
 from hydra_ensembles.backbones.state import State
 from hydra_ensembles.backbones.stems import InputError, PatchStem, TokenStem
 from hydra_ensembles.errors import HydraError, in_one_line
+from hydra_ensembles.store import check_tensors
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 
@@ -189,6 +192,26 @@ def build_model(origin: Origin) -> nn.Module:
         raise UnsupportedBackbone(
             f"{origin.library} cannot build '{origin.architecture}' with {origin.kwargs}: {in_one_line(error)}"
         ) from error
+
+
+def filled(build: Callable[[], nn.Module], directory: str | Path, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The model that `build` makes, with the tensors of a directory in place of its own, in the dtypes they have.
+
+    It is built without memory first, so that no weights are drawn which are then thrown away; once more in earnest
+    only where it holds what is computed and not stored: positions, a mask, a table.
+    """
+    try:
+        with torch.device("meta"):
+            model = build()
+    except UnsupportedBackbone:  # a constructor that looks at its numbers, or settings that it does not like
+        model = build()
+    check_tensors(directory, tensors, model.state_dict())
+    model.load_state_dict(tensors, assign=True)
+    attributes = [value for module in model.modules() for value in vars(module).values()]
+    if any(isinstance(one, Tensor) and one.is_meta for one in (*model.buffers(), *attributes)):
+        model = build()
+        model.load_state_dict(tensors, assign=True)
+    return model
 
 
 def family_of(model: nn.Module) -> Family:

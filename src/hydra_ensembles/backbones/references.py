@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones.backbone import build_model, family_of
+from hydra_ensembles.backbones.backbone import build_model, family_of, filled
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.preprocessing import transformers_preprocess
 from hydra_ensembles.errors import HydraError, in_one_line
 from hydra_ensembles.optional import import_extra
-from hydra_ensembles.store import StoreError, check_tensors, read_config, read_tensors
+from hydra_ensembles.store import StoreError, read_config, read_tensors
 
 _LIBRARIES = ("timm", "torchvision", "open_clip")
 _OPEN_CLIP = "open_clip_config.json"
@@ -253,11 +253,14 @@ def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) ->
         raise UnknownReference(
             f"'{directory}' has its settings in config.json; it takes no others ({', '.join(settings)})"
         )
-    model = build_model(origin)
     if weights:
-        tensors = read_tensors(directory)
-        check_tensors(directory, tensors, model.state_dict())
-        model.load_state_dict(tensors)
+        tensors = {
+            name: found.float() if found.is_floating_point() else found
+            for name, found in read_tensors(directory).items()
+        }
+        model = filled(lambda: build_model(origin), directory, tensors)
+    else:
+        model = build_model(origin)
     if origin.preprocess is None and origin.library == "transformers":
         origin = replace(origin, preprocess=transformers_preprocess(directory, model.config))
     model.origin = origin  # type: ignore[assignment]

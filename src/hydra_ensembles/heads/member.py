@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs, Origin, family_of, origin_of
-from hydra_ensembles.backbones.backbone import build_model
+from hydra_ensembles.backbones.backbone import build_model, filled
 from hydra_ensembles.backbones.references import expand, load_model, num_classes, read_origin
 from hydra_ensembles.heads.head_set import HeadSet
 from hydra_ensembles.optional import version_of
-from hydra_ensembles.store import StoreError, check_store, check_tensors, read_config, read_store, write_store
+from hydra_ensembles.store import StoreError, check_store, read_config, read_store, write_store
 
 
 class Member(nn.Module):
@@ -53,22 +53,9 @@ class Member(nn.Module):
         if "heads" not in config:
             raise StoreError(f"{Path(directory) / 'config.json'} does not say which 'heads' the member keeps")
         origin, heads = read_origin(directory), HeadSet.from_json(config["heads"])
-        model = _build(origin, heads)
-        check_tensors(directory, tensors, model.state_dict())
-        # assign: a tensor keeps the dtype it was saved in.
-        model.load_state_dict(tensors, assign=True)
-        if _lacks_numbers(model):
-            model = build_model(origin)
-            shrink(model, heads)
-            model.load_state_dict(tensors, assign=True)
+        model = filled(lambda: _build(origin, heads), directory, tensors)
         _cast_tables(model, tensors)
         return cls(model, heads, origin).eval()
-
-
-def _lacks_numbers(model: nn.Module) -> bool:
-    """Does the model hold something that is computed and not stored: positions, a mask, a table?"""
-    attributes = [value for module in model.modules() for value in vars(module).values()]
-    return any(isinstance(one, Tensor) and one.is_meta for one in (*model.buffers(), *attributes))
 
 
 def _cast_tables(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
@@ -131,7 +118,8 @@ def load_shape(reference: str) -> nn.Module:
         return load_model(reference, weights=False)
     directory = Path(expand(reference))
     config = check_store(directory, "member")
-    return _build(read_origin(directory), HeadSet.from_json(config["heads"]))
+    with torch.device("meta"):
+        return _build(read_origin(directory), HeadSet.from_json(config["heads"]))
 
 
 def _is_store(reference: str) -> bool:
@@ -140,16 +128,16 @@ def _is_store(reference: str) -> bool:
 
 
 def _build(origin: Origin, heads: HeadSet) -> nn.Module:
-    """The shape of a member, without memory for its numbers."""
-    with torch.device("meta"):
-        model = build_model(origin)
+    """A member of that shape, with no weights loaded."""
+    model = build_model(origin)
     shrink(model, heads)
     return model
 
 
 def _check_rebuildable(member: Member) -> None:
     """A store must not be written that could not be read: build the shape again, without memory, and compare."""
-    again = _build(member.origin, member.heads)
+    with torch.device("meta"):
+        again = _build(member.origin, member.heads)
     ours, theirs = Backbone.of(member.model).spec(), Backbone.of(again).spec()
     if ours != theirs:
         raise StoreError(
