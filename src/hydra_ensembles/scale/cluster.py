@@ -12,6 +12,7 @@ from hydra_ensembles.optional import import_extra
 LOCALHOST = "127.0.0.1"
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Set to 0 it keeps Ray on the loopback interface, on Linux too; Ray reads it when it is first imported."""
+_STARTS = 3
 
 
 class ScaleError(HydraError):
@@ -45,11 +46,27 @@ def cluster(cpus: int | None = None) -> Iterator[Any]:
     if address:
         ray.init(address=address, **quiet)
     else:
-        ray.init(num_cpus=cpus, include_dashboard=False, _node_ip_address=LOCALHOST, **quiet)
+        _start(ray, num_cpus=cpus, include_dashboard=False, _node_ip_address=LOCALHOST, **quiet)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start(ray: Any, **settings: Any) -> None:
+    """Ray gives itself 30 seconds to start, which a busy machine may not keep; then once more, and once more."""
+    for _ in range(_STARTS):
+        try:
+            ray.init(**settings)
+            return
+        except Exception as error:  # a bare one
+            ray.shutdown()
+            if "timed out during startup" not in str(error):
+                raise
+    raise ScaleError(
+        f"Ray did not start within its 30 seconds, {_STARTS} times over: this machine is too busy; end other work, or "
+        "start Ray yourself (ray start --head) and set RAY_ADDRESS"
+    )
 
 
 def is_there() -> bool:
