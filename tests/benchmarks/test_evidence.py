@@ -350,6 +350,7 @@ def test_hours_go_on_from_what_was_told_before(tmp_path):
     assert hours(units, told) == 3.0
     told.write_text('{"hours": 3.0}')
     assert hours(units, told) == 3.0
+    assert hours(Units(units.root), told) == 3.0  # it is in no plan any more
 
 
 def test_a_new_checkout_trains_at_the_rate_that_was_chosen_and_takes_the_search_from_its_journal(networks, tmp_path):
