@@ -10,7 +10,7 @@ from hypothesis import Phase, settings
 phases = [Phase.explicit, Phase.generate, Phase.shrink]
 settings.register_profile("ours", deadline=None, max_examples=12, derandomize=True, phases=phases)
 settings.load_profile("ours")
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # of fixtures that are made before the first test, too
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

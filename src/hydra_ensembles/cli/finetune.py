@@ -59,8 +59,13 @@ def finetune(
         check_no_others(out, len(places))
     if epochs is not None and steps is not None:
         raise OptionError("give --epochs or --steps, not both")
-    changes = {"learning_rate": learning_rate, "batch_size": batch_size, "precision": precision, "seed": seed}
-    changes |= {"train_last_blocks": train_last_blocks}
+    changes = {
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "precision": precision,
+        "seed": seed,
+        "train_last_blocks": train_last_blocks,
+    }
     if epochs is not None or steps is not None:
         settings = replace(settings, epochs=epochs, steps=steps)
     settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
