@@ -41,9 +41,14 @@ def results_unit(networks: Networks, row: Row, folder: str = "") -> str:
         rows = {name: _judged(one, None) for name, one in said.items() if name != TRAIN}
         save_draws(path, networks.setting, evaluation(networks.setting, {**rows, ID_TEST: _known(said, known, None)}))
 
-    networks.units.add(f"draws/{name}", draw, row.parts, leaves=path)
+    networks.units.add(drawn(row), draw, row.parts, leaves=path)
     file = f"{folder}/{name}" if folder else name
     return networks.leave(f"rows/{name}", file, lambda place: figures(networks, row), row.parts)
+
+
+def drawn(row: Row) -> str:
+    """The unit that writes how a row's figures move on other test rows."""
+    return f"draws/{file_name(row.method, row.seed)}"
 
 
 def shifted_unit(networks: Networks, row: Row) -> str:

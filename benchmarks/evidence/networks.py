@@ -98,7 +98,8 @@ class Networks:
     def plus(self, seed: int, kind: str = "plus", **recipe: Any) -> str:
         """A base network put through the training that follows pruning: the control."""
         base = self.base(seed)
-        return self._trained(kind, seed, lambda: self.load(base), self._after_pruning(**recipe), (base,))
+        rate_of = self.setting.same_rate if kind != "plus" else None
+        return self._trained(kind, seed, lambda: self.load(base), self._after_pruning(**recipe), (base,), rate_of)
 
     def classifier(self, seed: int) -> str:
         """The encoder of a `single` with a new classifier, the only part that is trained, on all rows."""
@@ -125,7 +126,8 @@ class Networks:
 
     def sparse(self, seed: int, start: Callable[[], Any]) -> str:
         """A base network without single weights, trained as pruned members are."""
-        return self._trained("sparse", seed, start, self._after_pruning(), (self.base(10 * seed),))
+        after = (self.base(10 * seed),)
+        return self._trained("sparse", seed, start, self._after_pruning(), after, self.setting.same_rate)
 
     def pruned(self, seed: int, m: int, head_sets: str, base: int | None = None) -> Member:
         """Member m with the heads of a unit that chose them, before any training."""
@@ -138,7 +140,7 @@ class Networks:
         def start() -> Member:
             return self.pruned(seed, m, head_sets, base)
 
-        return self._trained(kind, 10 * seed + m, start, self._after_pruning(**recipe), after)
+        return self._trained(kind, 10 * seed + m, start, self._after_pruning(**recipe), after, self.setting.same_rate)
 
     def pretrained_member(self, kind: str, seed: int, m: int, head_sets: str) -> str:
         """Member m from the pre-trained model instead of the trained one: pruned, then trained on all rows."""
@@ -279,21 +281,29 @@ class Networks:
         return Training(setting.tune, replace(setting.post, **recipe), setting.post_rates or setting.rates)
 
     def _trained(
-        self, kind: str, seed: int, start: Callable[[], nn.Module], training: "Training", after: Sequence[str] = ()
+        self,
+        kind: str,
+        seed: int,
+        start: Callable[[], nn.Module],
+        training: "Training",
+        after: Sequence[str] = (),
+        rate_of: str | None = None,
     ) -> str:
         """A network trained at the rate of its kind, which is chosen once, by validation NLL, with seed 0.
 
-        A rate that a results file tells is not looked for again.
+        Or at the rate of another kind. A rate that a results file tells is not looked for again.
         """
-        known = self._chosen_before.get(kind) if seed == 0 else None
+        known = self._chosen_before.get(rate_of or kind)
         if known is not None:
 
             def again(place: Path) -> Mapping[str, Any]:
-                said = self._train(place, start(), 0, known["rate"], training)
+                said = self._train(place, start(), seed, known["rate"], training)
+                if seed or rate_of:
+                    return said
                 return {**said, "val_nll": known["val_nll"], "val_nll_again": said["val_nll"]}
 
-            return self.units.add(f"networks/{kind}-0", again, after)
-        if seed == 0:
+            return self.units.add(f"networks/{kind}-{seed}", again, after)
+        if seed == 0 and rate_of is None:
             tried = {rate: self._at(kind, rate, start, training, after) for rate in training.rates}
 
             def choose(place: Path) -> Mapping[str, Any]:
@@ -305,7 +315,7 @@ class Networks:
 
             return self.units.add(f"networks/{kind}-{seed}", choose, tuple(tried.values()))
         # The kind's first network says the rate.
-        chosen = f"networks/{kind}-0"
+        chosen = f"networks/{rate_of or kind}-0"
 
         def work(place: Path) -> Mapping[str, Any]:
             return self._train(place, start(), seed, self.units.done(chosen)["rate"], training)

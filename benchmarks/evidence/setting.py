@@ -62,6 +62,8 @@ class Setting:
     """First validation rows, which choices between variants do not see, as searches did."""
     post_rates: tuple[float, ...] | None = None
     """Those of the training after pruning; None: the same."""
+    same_rate: str | None = None
+    """`"plus"`: second trainings have the rate that is best for unpruned networks; None: each kind has its own best."""
     swept: tuple[int, ...] = ()
     """Heads kept in Figures 5 and 6."""
     removed: int | None = None

@@ -40,7 +40,7 @@ class Unit:
 
 @dataclass(eq=False)
 class Units:
-    """All units of a benchmark by name, in the order in which they are to be tried; files lie under `root`."""
+    """All units of a benchmark by name; files lie under `root`."""
 
     root: Path
     units: dict[str, Unit] = field(default_factory=dict)
@@ -69,15 +69,18 @@ class Units:
         return found
 
     def needed(self, wanted: Sequence[str]) -> list[str]:
-        """The wanted units that are not done, and all before them that are not, in the order of the units."""
-        found: set[str] = set()
-        left = list(wanted)
-        while left:
-            name = left.pop()
+        """The wanted units that are not done, each right behind all that it needs, in the order they are wanted in."""
+        found: dict[str, None] = {}
+
+        def visit(name: str) -> None:
             if name not in found and not self.is_done(name):
-                found.add(name)
-                left += self.units[name].after
-        return [name for name in self.units if name in found]
+                for one in self.units[name].after:
+                    visit(one)
+                found[name] = None
+
+        for name in wanted:
+            visit(name)
+        return list(found)
 
     def run(self, wanted: Sequence[str], stop_at: float | None = None) -> None:
         """Do what is wanted and not done; return when nothing is left, or when no unit may begin any more.

@@ -6,7 +6,7 @@ rankings and answers are in benchmarks/.kept. `--only` makes what has TEXT in it
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -15,8 +15,8 @@ from evidence import claims
 from evidence.choosing import Maker, choice, chosen_rows
 from evidence.extras import honest, paired, rounding
 from evidence.heads import conditions, projected, separated
-from evidence.judging import results_unit, shifted_unit
-from evidence.methods import KINDS, ONE_SEED, SEEDS, SEEDS_OF, row
+from evidence.judging import drawn, results_unit, shifted_unit
+from evidence.methods import KINDS, ONE_SEED, SEEDS, Row, row
 from evidence.networks import Networks
 from evidence.units import Units
 from evidence.workers import asked, hours, is_worker, run
@@ -82,55 +82,62 @@ start from the pre-trained network are trained three times as long as others, an
 TRUNKS = {6: 15, 8: 10}
 """Shared blocks, half and two thirds of all, and the heads kept behind them, as large a share as without a trunk."""
 PROBES = 16
+THREE_SEEDS = ["single", "single+", "DE(D)", "DE(D)+", "hydra (circuit)", "hydra (random heads)", "hydra (Taylor)"]
+COMPARED = {method for pair in (*PAIRS, *CLAIMS) for method in pair}
 
 
 def planned() -> tuple[Networks, list[str]]:
-    """All units, seed by seed: results files stay and networks may not, so what a seed's are for comes together.
+    """All units. Results files stay and networks may not, so what a network is for comes together.
 
-    With seed 0 the rows of the table, then variants, claims and trunks; then the rows and trunks of other seeds.
+    First the rows of three seeds, seed by seed; then, from the networks of seed 0, all others.
     """
     networks = Networks(SETTING, Units(SETTING.kept))
-    three = [method for method, seeds in SEEDS_OF.items() if seeds == SEEDS]
+
+    def judged(one: Row, folder: str = "") -> list[str]:
+        unit = results_unit(networks, one, folder)
+        return [unit, drawn(one)] if one.method in COMPARED else [unit]
+
+    def claimed(rows: Iterable[Row]) -> list[str]:
+        return [unit for one in rows for unit in judged(one, "claims")]
 
     def rows_of(seed: int, methods: Sequence[str]) -> list[str]:
-        return [results_unit(networks, row(networks, method, seed)) for method in methods]
+        rows = [row(networks, method, seed) for method in methods]
+        shifted = seed == 0 and methods is not STRONGER
+        return [unit for one in rows for unit in (*judged(one), *([shifted_unit(networks, one)] if shifted else ()))]
 
     def trunks_of(seed: int) -> list[str]:
-        found = [claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items()]
-        return [results_unit(networks, one, "claims") for one in found]
+        return claimed(claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items())
 
-    wanted = rows_of(0, [*three, *ONE_SEED, *SETTING.more_methods, *STRONGER])
+    wanted = rows_of(0, [*THREE_SEEDS, "CircAvg", "Taylor"])
+    wanted += claimed([*claims.not_fused(networks), *claims.without_training(networks)])
     wanted += [honest(networks)]
     if SETTING.asked_in == "bf16":
         wanted += [rounding(networks, row(networks, "single", 0))]
-    for found in (
-        (make(networks, 0) for make in VARIANTS),
-        (
-            claims.control_otherwise(networks, 0, method, "no smoothing", "plus-rough", label_smoothing=0.0)
-            for method in ("single+", "DE(D)+")
-        ),
-        (
-            claims.trained_otherwise(
-                networks, 0, "no smoothing", f"rough-{KINDS[heads]}", heads, keep=24, label_smoothing=0.0
-            )
-            for heads in ("Taylor", "random heads")
-        ),
-        (claims.own_bases(networks, 0, 24, "grouped", heads) for heads in ("random heads",)),
-        claims.without_training(networks),
-        claims.not_fused(networks),
-        claims.swept(networks, in_table=(24,)),
-        claims.sources(networks, ("heads", "order", "none")),
-        claims.member_counts(networks),
-    ):
-        wanted += [results_unit(networks, one, "claims") for one in found]
-    wanted += [shifted_unit(networks, row(networks, method, 0)) for method in (*SEEDS_OF, *SETTING.more_methods)]
-    wanted += [choice(networks, IN_TABLE, VARIANTS), paired(networks, CLAIMS, (0,), "compared-claims")]
+    for seed in SEEDS[1:]:
+        wanted += [*rows_of(seed, THREE_SEEDS), *trunks_of(seed)]
+    wanted += [paired(networks, PAIRS, SEEDS)]
+    wanted += rows_of(0, STRONGER)
+    wanted += claimed(make(networks, 0) for make in VARIANTS)
+    wanted += claimed(
+        claims.control_otherwise(networks, 0, method, "no smoothing", "plus-rough", label_smoothing=0.0)
+        for method in ("single+", "DE(D)+")
+    )
+    wanted += claimed(
+        claims.trained_otherwise(
+            networks, 0, "no smoothing", f"rough-{KINDS[heads]}", heads, keep=24, label_smoothing=0.0
+        )
+        for heads in ("Taylor", "random heads")
+    )
+    wanted += claimed([claims.own_bases(networks, 0, 24, "grouped", "random heads")])
+    wanted += rows_of(0, [*ONE_SEED, *SETTING.more_methods])
+    wanted += [choice(networks, IN_TABLE, VARIANTS), *trunks_of(0)]
+    wanted += claimed(claims.swept(networks, in_table=(24,)))
+    wanted += claimed([*claims.sources(networks, ("heads", "order", "none")), *claims.member_counts(networks)])
+    wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "cifar100-test"), {FAR[1]: lambda m: shown(m, FAR[1])})]
-    wanted += [results_unit(networks, one, "claims") for one in claims.trunks_without_training(networks)]
-    wanted += [unit for seed in SEEDS for unit in (*(rows_of(seed, three) if seed else ()), *trunks_of(seed))]
-    wanted += [paired(networks, PAIRS, SEEDS), *chosen_rows(networks, (*IN_TABLE, *VARIANTS), SEEDS)]
-    return networks, wanted
+    wanted += claimed(claims.trunks_without_training(networks))
+    return networks, [*wanted, *chosen_rows(networks, (*IN_TABLE, *VARIANTS), SEEDS)]
 
 
 def planned_on_imagenet() -> tuple[Networks, list[str]]:

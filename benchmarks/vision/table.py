@@ -48,9 +48,10 @@ claims is in [docs/evidence.md](../../docs/evidence.md).
 DeiT-Ti/16 (12 layers of 3 heads, 192 wide), pre-trained on ImageNet, is trained for three epochs on 35,000 images of
 CIFAR-100 at 96 pixels. Members keep 30 of 36 heads (rows that say so, 24) and are trained for one more epoch as the
 paper's D.2 says (SGD, last five blocks, label smoothing 0.1; but the classifier is not set to zero first), and so are
-the controls: `single+` and `DE(D)+` are `single` and `DE(D)` after the same second training. Every method chooses
-between two learning rates by validation NLL, once, with seed 0 (LoRA, MIMO and Packed-Ensembles between higher ones;
-BatchEnsemble and DE-heads have one). Circuits are searched on 1,000 + 1,000 validation images (CIFAR-100 and
+the controls: `single+` and `DE(D)+` are `single` and `DE(D)` after the same second training. `single` and `single+`
+choose between two learning rates by validation NLL, once, with seed 0, and what is trained as they are takes theirs:
+every pruned member has the rate that is best for the control. LoRA, MIMO and Packed-Ensembles choose between higher
+ones; BatchEnsemble and DE-heads have one. Circuits are searched on 1,000 + 1,000 validation images (CIFAR-100 and
 Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and ViM have not. Known test images: CIFAR-100's
 10,000. Unknown: near = CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over these four, unweighted, and
 once more without MNIST, which swings most between seeds. All sets are brought to 32 pixels first. Scores are MSP unless

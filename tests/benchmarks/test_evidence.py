@@ -327,6 +327,15 @@ def test_what_is_done_is_passed_over_and_what_another_worker_has_is_left_to_it(t
     assert done == ["first", "second"]
 
 
+def test_what_is_wanted_first_comes_first_right_behind_what_it_needs(tmp_path):
+    units = Units(tmp_path)
+    for name, after in (("slow", ()), ("quick", ()), ("of slow", ("slow",)), ("of both", ("quick", "slow"))):
+        units.add(name, lambda place: None, after)
+    assert units.needed(["of both", "of slow"]) == ["quick", "slow", "of both", "of slow"]
+    units.run(["quick"])
+    assert units.needed(["of slow", "of both"]) == ["slow", "of slow", "of both"]
+
+
 def test_a_results_file_says_that_a_unit_and_what_it_was_made_of_are_done(tmp_path):
     made, done = tmp_path / "results.json", []
     for kept in ("first", "second"):  # a new checkout has the results and nothing else
@@ -362,6 +371,20 @@ def test_a_new_checkout_trains_at_the_rate_that_was_chosen_and_takes_the_search_
     assert again.head_sets(circuits) == networks.head_sets(circuits)
     ranked = [one.ranking("rankings/circuit-avg-0").how for one in (networks, again)]
     assert ranked[0]["seconds"] == ranked[1]["seconds"]  # it was not searched again
+
+
+def test_another_seed_takes_the_rate_that_was_chosen_and_does_not_wait_for_the_first(networks, tmp_path):
+    again = Networks(networks.setting, Units(tmp_path))
+    assert again.units.needed([again.base(10)]) == ["networks/base-10"]
+
+
+def test_members_have_the_rate_of_the_control_where_the_setting_says_so(networks, tmp_path):
+    setting = replace(networks.setting, same_rate="plus", post_rates=(1.0, 2.0))
+    again = Networks(setting, Units(tmp_path))
+    members = [again.member("alike", 0, m, heads_of(again, "random", 0)) for m in (0, 1)]
+    assert not [one for one in again.units.needed(members) if "alike" in one and one.startswith("rates/")]
+    again.units.run(members[:1])
+    assert again.units.done(members[0])["rate"] == networks.units.done("networks/plus-0")["rate"]
 
 
 def test_a_journal_of_another_network_is_not_gone_on_with(networks, tmp_path):
