@@ -9,7 +9,7 @@ from hydra_ensembles.cli.main import main
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """Call the command as a shell would: exit code, standard output, standard error."""
+    """Call the command as a shell would: exit code, standard output, standard error, and its lines but for a note."""
     monkeypatch.setenv("COLUMNS", "100")
 
     def call(*arguments):
@@ -17,6 +17,7 @@ def run(capsys, monkeypatch):
         with pytest.raises(SystemExit) as done:
             main(list(arguments))
         out, err = capsys.readouterr()
-        return SimpleNamespace(returncode=done.value.code, stdout=out, stderr=err)
+        errors = [line for line in err.strip().splitlines() if "has random weights" not in line]
+        return SimpleNamespace(returncode=done.value.code, stdout=out, stderr=err, errors=errors)
 
     return call

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hydra_ensembles.cli.options import DATA_HELP, BatchSize, FirstSize, MaxTokens, OptionError, Reference
+from hydra_ensembles.cli.options import (
+    DATA_HELP,
+    BatchSize,
+    FirstSize,
+    MaxTokens,
+    OptionError,
+    Reference,
+    say_if_random,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,6 +77,7 @@ def evaluate(
     prepared = _given(batch_size=batch_size, first_size=first_size, max_tokens=max_tokens)
     with aside.status("reading the model"):
         model = load_network(reference)
+        say_if_random(reference)
         earlier = None if against is None else Evaluation.load(against)
         if out is not None:
             check_may_write(out, "evaluation")

@@ -36,6 +36,17 @@ Layers = Annotated[
 ]
 
 
+def say_if_random(reference: str) -> None:
+    """A word where the model is an architecture alone: what is ranked or measured of it means nothing."""
+    from rich.console import Console
+
+    from hydra_ensembles.backbones.references import files_of
+
+    if not files_of(reference):
+        told = f"{reference} has random weights; write a trained model with save_model, and name its directory"
+        Console(stderr=True).print(told, style="yellow", highlight=False, soft_wrap=True)
+
+
 def check_no_others(out: Path, members: int) -> None:
     """Refuse a directory with members of an earlier choice beside the new ones: `member-*` would fuse them all."""
     later = sorted(

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from hydra_ensembles.cli.options import DATA_HELP, BatchSize, FirstSize, MaxTokens, OptionError, Reference
+from hydra_ensembles.cli.options import (
+    DATA_HELP,
+    BatchSize,
+    FirstSize,
+    MaxTokens,
+    OptionError,
+    Reference,
+    say_if_random,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,6 +62,7 @@ def predict(
     prepared = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
     with Console(stderr=True).status("reading the model and the data"):
         model = load_network(reference)
+        say_if_random(reference)
         rows = open_data(data, **columns)  # type: ignore[arg-type]
     decided: Counter[str] = Counter()
     first: Lines = []

@@ -14,6 +14,7 @@ from hydra_ensembles.cli.options import (
     Reference,
     check_no_others,
     read_data,
+    say_if_random,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def prune(
     console = Console()
     check_no_others(out, members)
     model = load_subject(reference)
+    say_if_random(reference)
     prepared = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
     selection = select_members(
         [HeadRanking.load(path) for path in rankings or ()],

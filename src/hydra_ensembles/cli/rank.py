@@ -15,6 +15,7 @@ from hydra_ensembles.cli.options import (
     Reference,
     layers_of,
     read_data,
+    say_if_random,
 )
 
 
@@ -48,6 +49,7 @@ def rank(
     console = Console(stderr=True)
     with console.status("reading the model and the data"):
         model = load_subject(reference)
+        say_if_random(reference)
         how = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
         known = read_data(data, model, **how)
         unknown = read_data(ood, model, labels=False, **how)
