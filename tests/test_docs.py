@@ -55,6 +55,7 @@ def test_the_reference_has_every_public_name_and_its_examples_run(repository, tm
     for name in hydra_ensembles.__all__:
         assert f"\n::: hydra_ensembles.{name}\n" in page, name
         assert re.search(rf"\b{name}\b", code), name
+        assert name in dir(hydra_ensembles)  # what an editor offers before anything is imported
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, timeout=120)
 
 

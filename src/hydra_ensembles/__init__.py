@@ -80,3 +80,7 @@ def __getattr__(name: str) -> Any:
     if name not in _ROOMS:
         raise AttributeError(f"module 'hydra_ensembles' has no attribute '{name}'")
     return getattr(import_module(f"hydra_ensembles.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
