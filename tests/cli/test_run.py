@@ -41,6 +41,10 @@ def test_a_run_can_stop_after_a_stage(kitchen, run):
     done = run("run", str(kitchen.recipe()), "--until", "members", "--out", "elsewhere")
     assert done.returncode == 0, done.stderr
     assert "stopped after 'members'" in done.stdout
+    again = run("run", str(kitchen.recipe()), "--until", "members", "--out", "elsewhere", "--json")
+    assert json.loads(again.stdout)["until"] == "members"
+    refused = run("run", str(kitchen.recipe()), "--threads", "2", "--gpus", "1")
+    assert "--threads and --gpus say what a stage gets on Ray; add --engine ray" in refused.stderr
     refused = run("run", str(kitchen.recipe()), "--until", "lunch")
     assert refused.returncode == 1
     assert "there is no stage 'lunch'; this recipe has base, ranking-acc" in refused.stderr

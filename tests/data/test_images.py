@@ -1,5 +1,7 @@
 """An image becomes what the model's own library would make of it; training images vary, and repeat themselves."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from families import model_of
 from hydra_ensembles.backbones import load_model, origin_of
 from hydra_ensembles.backbones.preprocessing import transformers_preprocess
 from hydra_ensembles.data import DataError, ImageTransform, batches_for, load_data, open_data, prepare
-from hydra_ensembles.data.images import as_rgb
+from hydra_ensembles.data.images import as_rgb, decoded
 from tiny_sets import IMAGE, png
 
 SHAPES = [(32, 32), (51, 80), (80, 51), (7, 9), (300, 200), (224, 224)]
@@ -156,3 +158,13 @@ def test_images_of_16_bits_are_those_of_8_and_of_32_are_refused():
     assert torch.equal(prepare(IMAGE, [deep]), prepare(IMAGE, [Image.fromarray(ramp)]))
     with pytest.raises(DataError, match="32 bits a pixel"):
         as_rgb(Image.fromarray(ramp.astype(np.float32) / 255))
+
+
+def test_a_pgm_of_16_bits_is_one_of_8_and_no_other_program_is_asked_to_read_bytes(tmp_path):
+    ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint16), (64, 1))
+    header = b"P5 64 64 65535\n"
+    assert np.array_equal(np.asarray(decoded(header + (ramp * 257).astype(">u2").tobytes()))[..., 0], ramp)
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, format="EPS")
+    with pytest.raises(OSError, match="cannot identify image file"):
+        decoded(buffer.getvalue())

@@ -56,3 +56,15 @@ def test_labels_that_the_model_does_not_have_are_refused(member, tmp_path):
         labels_for(member, rows(tmp_path, label=[0, 5]))
     with pytest.raises(DataError, match="the model has 5 classes"):
         labels_for(model_of("bert"), rows(tmp_path, label=[0, 5]))
+
+
+def test_a_name_that_the_model_does_not_know_is_no_number_where_others_have_moved(member, tmp_path):
+    named = rows(tmp_path, label=[0, 1, 2], **{"class": ["bee", "cat", "frog"]})
+    with pytest.raises(DataError, match="class 'frog', which the model does not know"):
+        labels_for(member, named)
+    assert labels_for(member, named[:2]).tolist() == [2, 4]
+
+
+def test_numbers_stay_where_every_name_that_the_model_knows_has_its_number(member, tmp_path):
+    named = rows(tmp_path, label=[0, 2, 4], **{"class": ["ant", "honey bee", "cat"]})
+    assert labels_for(member, named).tolist() == [0, 2, 4]

@@ -202,8 +202,11 @@ def test_torchvision_sets_are_read_from_disk_and_never_fetched(tmp_path, picture
     assert torch.equal(batch.inputs, same.inputs)
     with pytest.raises(DataError, match=r"cannot be read from .* download it there"):
         open_data("torchvision:CIFAR10:test", root=tmp_path)
-    with pytest.raises(DataError, match="does not know the split 'middle'"):
-        open_data("torchvision:MNIST:middle", root=tmp_path)
+    for split in ("middle", "val"):  # what is not the training set is not for choosing
+        with pytest.raises(DataError, match=f"does not know the split '{split}'"):
+            open_data(f"torchvision:MNIST:{split}", root=tmp_path)
+    with pytest.raises(DataError, match="name one, as torchvision:MNIST:train or torchvision:MNIST:test"):
+        open_data("torchvision:MNIST", root=tmp_path)
     with pytest.raises(DataError, match="torchvision has no data set 'NOPE'"):
         open_data("torchvision:NOPE:test", root=tmp_path)
     monkeypatch.delenv("TORCHVISION_DATA", raising=False)
@@ -396,3 +399,36 @@ def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path):
     (tmp_path / "twice.csv").write_text("text,text,label\na,b,1\n")
     with pytest.raises(DataError, match="two columns called 'text'"):
         open_data(tmp_path / "twice.csv")
+
+
+def test_hidden_files_are_no_data_and_links_are_followed_once(tmp_path, pictures):
+    for place in ("set/cat", "set/cat/.ipynb_checkpoints", "set/dog", "elsewhere"):
+        (tmp_path / place).mkdir(parents=True)
+    for place in ("set/cat/a", "set/cat/.ipynb_checkpoints/a", "set/dog/._b", "set/dog/b", "elsewhere/c"):
+        (tmp_path / f"{place}.png").write_bytes(png(pictures[0][0]))
+    (tmp_path / "set/dog/more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "set/dog/round").symlink_to(tmp_path / "set/dog")
+    assert open_data(tmp_path / "set").names() == ["cat/a.png", "dog/b.png", "dog/more/c.png"]
+
+
+def test_a_first_row_without_a_label_does_not_make_a_set_unlabelled(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": null}\n{"text": "b", "label": 1}\n')
+    with pytest.raises(DataError, match=r"row 0 of .* has no 'label'"):
+        open_data(tmp_path / "a.jsonl").labels  # noqa: B018
+    assert open_data(tmp_path / "a.jsonl", label=False).labels is None
+    (tmp_path / "b.jsonl").write_text('{"text": "a", "label": null}\n{"text": "b", "label": null}\n')
+    assert open_data(tmp_path / "b.jsonl").labels is None
+
+
+def test_a_question_and_its_sentence_are_a_pair_and_other_texts_are_asked_for(tmp_path):
+    (tmp_path / "qnli.tsv").write_text("question\tsentence\tlabel\nWhat?\tThis.\t1\n")
+    assert open_data(tmp_path / "qnli.tsv")[0].input == ("What?", "This.")
+    (tmp_path / "two.tsv").write_text("review\tdocument\nfine\tlong\n")
+    with pytest.raises(DataError, match=r"several columns of texts \(document, review\)|\(review, document\)"):
+        open_data(tmp_path / "two.tsv")
+
+
+def test_a_mark_before_a_quoted_first_field_that_goes_on_is_read(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbf"first\nline",1\nb,2\n')
+    rows = open_data(tmp_path / "a.csv", header=False, text="0", label="1")
+    assert [row.input for row in rows] == ["first\nline", "b"]

@@ -16,7 +16,7 @@ from torch import nn
 from families import BY_NAME, edit_config, model_of, perturbed
 from hydra_ensembles import HeadSet, Hydra, fuse, prune
 from hydra_ensembles.baselines import McDropout
-from hydra_ensembles.data import TensorBatches, batches_for, open_data
+from hydra_ensembles.data import TensorBatches, as_batches, batches_for, open_data
 from hydra_ensembles.evaluation import (
     AnswerError,
     Answers,
@@ -760,3 +760,42 @@ def test_an_evaluation_prints_in_one_line(evaluated):
     assert repr(evaluated) == str(evaluated) == shown
     assert repr(evaluated.judged["id_test"]).startswith(f"Judged(40 rows, accuracy {accuracy}, mean confidence 0.")
     assert repr(evaluated.judged["a"]).startswith("Judged(30 rows, mean confidence 0.")
+
+
+def test_labels_in_arrays_and_lists_count_like_tensors(tmp_path):
+    model, inputs, right = members_of()[0], images(40, 0), labels(40)
+    for wrap in (lambda found: found.numpy(), lambda found: found.tolist()):
+        first, second = (Protocol((inputs.numpy(), wrap(given))) for given in (1 - right.clamp(max=1), right))
+        assert first.tests["id_test"].digest != second.tests["id_test"].digest
+        evaluate(model, first, keep=tmp_path, resamples=0)
+        found = evaluate(model, second, keep=tmp_path, resamples=0)
+        assert found.figures == evaluate(model, Protocol((inputs, right)), resamples=0).figures
+        batches = [as_batches([(inputs, wrap(given))]).digest for given in (right, right.flip(0))]
+        assert batches[0] != batches[1]
+
+
+def test_what_another_s_module_holds_beside_its_weights_counts(tmp_path):
+    class Tempered(torch.nn.Module):
+        def __init__(self, temperature):
+            super().__init__()
+            self.inner, self.temperature = members_of()[0], temperature
+
+        def forward(self, x):
+            return self.inner(x) / self.temperature
+
+    assert model_digest(Tempered(1.0)) != model_digest(Tempered(0.1))
+    vit = model_of("timm")
+    other = copy.deepcopy(vit)
+    assert model_digest(vit) == model_digest(other)
+    other.global_pool = "avg"
+    assert model_digest(vit) != model_digest(other)
+
+
+def test_labels_of_few_bits_fit_any_number_of_classes():
+    assert len(Answers(torch.randn(3, 1, 1000), torch.tensor([0, 5, 240], dtype=torch.uint8))) == 3
+
+
+def test_shuffled_tensors_come_back_in_their_own_order():
+    given = labels(40)
+    found = answers(members_of()[0], TensorBatches(images(40, 0), given, batch_size=8, shuffle=True))
+    assert torch.equal(found.labels, given)

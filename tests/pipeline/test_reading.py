@@ -48,6 +48,15 @@ def test_an_error_names_the_line_and_what_is_allowed(found, instead, where, told
     assert "\n" not in str(error.value)
 
 
+def test_null_means_none_where_none_is_allowed_and_is_refused_elsewhere():
+    settings = {**RECIPE["finetuning"], "train_last_blocks": None}
+    read = parse_recipe(yaml.safe_dump(RECIPE | {"finetuning": settings}))
+    assert RECIPES["cifar100"].train_last_blocks is not None
+    assert read.finetuning.settings(0).train_last_blocks is None
+    with pytest.raises(RecipeError, match="learning_rate"):
+        parse_recipe(yaml.safe_dump(RECIPE | {"finetuning": {**settings, "learning_rate": None}}))
+
+
 def test_a_key_that_stands_twice_is_refused():
     with pytest.raises(RecipeError, match=r"line \d+: 'seed' stands here and in line 2; keep one"):
         parse_recipe(TEXT + "seed: 4\n")

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -25,6 +27,7 @@ from hydra_ensembles.pipeline.stage import Kept, Stage, StageError
 from hydra_ensembles.pipeline.stages import stages_of
 from hydra_ensembles.store import StoreError, tensors_digest
 from kitchen import CLASSES, NULL, RECIPE, SETS, pictures, write_folders
+from tiny_sets import png
 
 STAGES = ["base", "ranking-acc", "ranking-avg", "members", "member-0", "member-1", "fusion", "decisions",
           "temperature-base", "temperature-members", "evaluation-base", "evaluation-members", "evaluation-hydra",
@@ -434,3 +437,53 @@ def test_other_test_sets_lead_to_the_same_hydra(finished, kitchen):
     assert content(other.stages["decisions"]) == content(undisturbed.stages["decisions"])
     evaluated = next(one for one in planned(recipe, out) if one.stage.name == "evaluation-hydra")
     assert evaluated.kept.directory.name != undisturbed.stages["evaluation-hydra"].name
+
+
+def test_images_in_linked_folders_and_behind_paths_in_parquet_are_noticed(kitchen):
+    place = kitchen.place
+    for name, pixels in zip("ab", pictures(5, 2)["images"], strict=True):
+        (place / "far away" / name).mkdir(parents=True)
+        Image.fromarray(pixels).save(place / "far away" / name / "0.png")
+    (place / "linked").mkdir()
+    for name in "ab":
+        (place / "linked" / name).symlink_to(place / "far away" / name)
+    structs = [{"bytes": None, "path": f"far away/{name}/0.png"} for name in "ab"]
+    pq.write_table(pa.table({"image": structs}), place / "paths.parquet")
+    recipe = read_recipe(kitchen.recipe(data__near={"linked": "linked", "paths": "paths.parquet"}))
+
+    def digests():
+        splits = Splits(recipe.data, place / "hashes.json")
+        return [splits.digest(f"near/{name}") for name in ("linked", "paths")]
+
+    before = digests()
+    assert digests() == before
+    Image.fromarray(pictures(6, 1)["images"][0]).save(place / "far away" / "a" / "0.png")
+    assert not set(digests()) & set(before)
+
+
+def test_names_beside_the_numbers_are_part_of_a_set(kitchen):
+    recipe = read_recipe(kitchen.recipe(data__id_test="named.parquet"))
+    found = []
+    for names in (["cat", "dog"], ["dog", "cat"]):
+        images = [png(pixels) for pixels in pictures(5, 2)["images"]]
+        table = pa.table({"image": images, "label": [0, 1], "class": names})
+        pq.write_table(table, kitchen.place / "named.parquet")
+        found.append(Splits(recipe.data, kitchen.place / "hashes.json").digest("id_test"))
+    assert found[0] != found[1]
+
+
+def test_another_architecture_behind_a_variable_is_another_plan(kitchen, monkeypatch):
+    keys = []
+    for name in ("vit_tiny_patch16_224", "deit3_small_patch16_224"):
+        monkeypatch.setenv("ARCHITECTURE", name)
+        recipe = read_recipe(kitchen.recipe(backbone__model="timm:${ARCHITECTURE}"))
+        keys.append([one.key for one in planned(recipe, "${ARCHITECTURE}/out")])
+        assert (kitchen.place / name / "out" / "hashes.json").exists()
+    assert not set(keys[0]) & set(keys[1])
+
+
+def test_a_set_that_heads_were_chosen_with_is_known_behind_a_variable(kitchen, monkeypatch):
+    monkeypatch.setenv("CHOSEN", str(kitchen.place / "oodval.npz"))
+    done = run(read_recipe(kitchen.recipe(data__ood_val="${CHOSEN}")), "out", until="fusion")
+    hydra = Hydra.load(done.stages["fusion"] / "hydra")
+    assert hydra.provenance["chosen_with"] == [{"source": f"{kitchen.place.name}/oodval.npz"}]

@@ -2,12 +2,16 @@
 
 import base64
 import io
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from constructed_runs import constructed_run
+from hydra_ensembles.data import open_data
 from hydra_ensembles.report.examples import examples_of, thumbnail
 from hydra_ensembles.report.runs import read_run
 
@@ -58,3 +62,22 @@ def test_encoded_pictures_are_read_too():
     buffer = io.BytesIO()
     Image.new("L", (40, 50)).save(buffer, format="PNG")
     assert thumbnail(buffer.getvalue()).startswith("data:image/webp")
+
+
+def test_grey_pixels_and_deep_pictures_are_shown_as_the_model_sees_them():
+    ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (64, 1))
+    assert thumbnail(ramp[..., None]) == thumbnail(ramp)
+    buffer = io.BytesIO()
+    Image.fromarray(ramp.astype(np.uint16) * 257).save(buffer, format="PNG")
+    assert thumbnail(buffer.getvalue()) == thumbnail(ramp)
+
+
+def test_inputs_are_known_again_whatever_order_the_model_has_its_classes_in(tmp_path):
+    run = read_run(constructed_run(tmp_path / "run", rows=20, resamples=10))
+    path, order = Path(run.recipe["data"]["id_test"]), sorted(run.classes)
+    lines = [json.loads(line) | {"label": order[row % 4]} for row, line in enumerate(path.read_text().splitlines())]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluation = run.evaluations["hydra"]
+    evaluation.digests["id_test"] = open_data(path, classes=order).digest
+    assert order != list(run.classes)
+    assert examples_of(replace(run, results={**run.results, "classes": order}))

@@ -51,12 +51,15 @@ def predict(
     """
     from rich.console import Console
 
+    from hydra_ensembles.backbones.references import expand
     from hydra_ensembles.data import open_data
+    from hydra_ensembles.data.opening import split_range
     from hydra_ensembles.evaluation.loading import load_network
 
     if out is not None and out.suffix not in _WRITERS:
         raise OptionError(f"--out {out}: a table ends in {', '.join(_WRITERS)}")
-    if out is not None and out.exists() and Path(data).exists() and out.samefile(data):
+    source = Path(split_range(expand(data))[0])
+    if out is not None and out.exists() and source.exists() and out.samefile(source):
         raise OptionError(f"--out {out} is the input itself; name another file")
     columns = {"text": tuple(text) if text and len(text) > 1 else next(iter(text or ()), None), "image": image}
     prepared = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}

@@ -31,8 +31,8 @@ def run(
         str, typer.Option(help="'here', or 'ray': stages that do not wait for one another at once, on any machines.")
     ] = "here",
     workers: Annotated[int | None, typer.Option(min=1, help="With Ray: stages at once.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="With Ray: CPU threads of a stage.")] = 1,
-    gpus: Annotated[float, typer.Option(min=0, help="With Ray: GPUs of a stage.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="With Ray: CPU threads of a stage, by default 1.")] = None,
+    gpus: Annotated[float | None, typer.Option(min=0, help="With Ray: GPUs of a stage, by default none.")] = None,
 ) -> None:
     """Run a recipe; stages that are done are passed over, a killed run goes on where it was.
 
@@ -51,6 +51,10 @@ def run(
         raise OptionError("name a recipe: hydra-ens run RECIPE.yaml")
     if engine not in ENGINES:
         raise OptionError(f"--engine {engine} is not known; known: {', '.join(ENGINES)}")
+    resources = {"workers": workers, "threads": threads, "gpus": gpus}
+    given = [f"--{name}" for name, value in resources.items() if value is not None]
+    if given and engine != "ray":
+        raise OptionError(f"{' and '.join(given)} say what a stage gets on Ray; add --engine ray, or leave them out")
     settings = read_recipe(recipe)
     if dry_run:
         from hydra_ensembles.pipeline.plan import estimates
@@ -75,12 +79,16 @@ def run(
         if engine == "ray":
             from hydra_ensembles import scale
 
-            resources = {"workers": workers, "threads": threads, "gpus": gpus}
-            done = scale.run_recipe(settings, out, until=until, tell=tell, **resources)  # type: ignore[arg-type]
+            told = {name: value for name, value in resources.items() if value is not None}
+            done = scale.run_recipe(settings, out, until=until, tell=tell, **told)  # type: ignore[arg-type]
         else:
             done = run_recipe(settings, out, until=until, tell=tell)
     if "results" not in done.stages:
-        console.print(f"stopped after '{until}'; its files are in {done.stages[until or '']}", soft_wrap=True)
+        where = str(done.stages[until or ""])
+        if as_json:
+            typer.echo(json.dumps({"until": until, "directory": where}, indent=1))
+        else:
+            console.print(f"stopped after '{until}'; its files are in {where}", soft_wrap=True)
         return
     if as_json:
         typer.echo(json.dumps(done.results, indent=1))

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hydra_ensembles.backbones import Inputs
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, in_one_line
 from hydra_ensembles.store import tensors_digest
 
 
@@ -58,6 +59,7 @@ class TensorBatches:
     def __init__(
         self, inputs: Inputs, labels: Tensor | None = None, batch_size: int = 64, shuffle: bool = False, seed: int = 0
     ):
+        inputs, labels = _tensors(inputs, labels)
         self.num_rows = rows_of(inputs)
         if self.num_rows == 0:
             raise DataError("the data set has no rows")
@@ -67,6 +69,11 @@ class TensorBatches:
             raise DataError(f"a batch has at least one row, found batch_size={batch_size}")
         self.inputs, self.labels, self.batch_size = inputs, labels, batch_size
         self.shuffle, self.seed = shuffle, seed
+
+    @property
+    def order(self) -> Tensor:
+        """Which row comes first, second, ... in a pass; `results[order.argsort()]` puts results back in row order."""
+        return self._order(0)
 
     @cached_property
     def digest(self) -> str:
@@ -80,9 +87,11 @@ class TensorBatches:
         return self.epoch(0)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        order = epoch_order(self.num_rows, self.seed, number) if self.shuffle else torch.arange(self.num_rows)
-        for rows in order.split(self.batch_size):
+        for rows in self._order(number).split(self.batch_size):
             yield Batch(rows_at(self.inputs, rows), None if self.labels is None else self.labels[rows])
+
+    def _order(self, epoch: int) -> Tensor:
+        return epoch_order(self.num_rows, self.seed, epoch) if self.shuffle else torch.arange(self.num_rows)
 
 
 class LoaderBatches:
@@ -118,8 +127,8 @@ def as_batches(data: Data, batch_size: int = 64, shuffle: bool = False, seed: in
     # Not isinstance(data, Batches): Python 3.11 would ask for every property, and a digest may read the whole set.
     if callable(getattr(data, "epoch", None)):
         return cast(Batches, data)
-    if isinstance(data, Tensor | Mapping):
-        return TensorBatches(data, None, batch_size, shuffle, seed)
+    if isinstance(data, Tensor | Mapping | np.ndarray):
+        return TensorBatches(cast(Inputs, data), None, batch_size, shuffle, seed)
     if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], tuple):
         return TensorBatches(data[0], data[1], batch_size, shuffle, seed)
     if iter(data) is data:
@@ -159,14 +168,33 @@ def inputs_to(inputs: Inputs, device: torch.device | str) -> Inputs:
 def _as_batch(item: Any) -> Batch:
     if isinstance(item, Batch):
         return item
-    if isinstance(item, Tensor):
-        return Batch(item)
+    if isinstance(item, Tensor | np.ndarray):
+        return Batch(*_tensors(item, None))
     if isinstance(item, Mapping):
         fields = dict(item)
-        return Batch(fields, fields.pop("labels", None))
+        labels = fields.pop("labels", None)
+        return Batch(*_tensors(fields, labels))
     if isinstance(item, Sequence) and len(item) == 2:
-        return Batch(item[0], item[1])
+        return Batch(*_tensors(item[0], item[1]))
     raise DataError(f"a batch is (inputs, labels), inputs, or a mapping with 'labels'; found {type(item).__name__}")
+
+
+def _tensors(inputs: Any, labels: Any) -> tuple[Inputs, Tensor | None]:
+    """Arrays and lists of numbers as tensors, so that they count in a digest like any."""
+    try:
+        labels = None if labels is None else torch.as_tensor(labels)
+        if isinstance(inputs, Mapping):
+            return {name: _tensor(part) for name, part in inputs.items()}, labels
+        inputs = _tensor(inputs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"inputs and labels are numbers, as tensors or arrays: {in_one_line(error)}") from None
+    if not isinstance(inputs, Tensor):
+        raise DataError(f"inputs are a tensor, or a mapping of tensors; found {type(inputs).__name__}")
+    return inputs, labels
+
+
+def _tensor(value: Any) -> Any:
+    return torch.as_tensor(value) if isinstance(value, np.ndarray) else value
 
 
 def _digest(batches: Iterable[Batch], order: str) -> str:

@@ -8,7 +8,10 @@ from hydra_ensembles.data.batches import DataError
 _IMAGES = ("image", "img", "images", "x")
 _PATHS = ("image", "img", "image_path", "file_name")  # of images, where they are written as text
 _TEXTS = ("text", "texts", "sentence", "content", "review", "document", "question")
-_PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("text1", "text2"), ("question1", "question2"))
+_PAIRS = (
+    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("text1", "text2"), ("question1", "question2")),
+    *(("question", "sentence"), ("question", "passage")),
+)
 _LABELS = ("label", "labels", "fine_label", "target", "targets", "y", "class", "category")
 _CLASS_NAMES = ("class", "class_name", "label_name", "label_text", "category")
 
@@ -63,6 +66,8 @@ def _inputs(
         there = tuple(name for name in candidates if name in texts)
         if candidates in _PAIRS and len(there) == 2:
             return "text", there
+        if candidates is _TEXTS and len(there) > 1 and "text" not in there:
+            raise DataError(f"{where} has several columns of texts ({', '.join(there)}); name one with text=")
         if candidates not in _PAIRS and there:
             return "image" if candidates is _PATHS else "text", there[:1]
     if len(texts) == 1:
@@ -75,7 +80,9 @@ def _label(found: Mapping[str, str], label: str | bool | None) -> str | None:
         return None
     if isinstance(label, str):
         return label
-    return next((name for name in _LABELS if found.get(name) in ("number", "text")), None)
+    usual = [name for name in _LABELS if found.get(name) in ("number", "text")]
+    # A first row whose label is null says nothing of the others'; that there are rows without is then told.
+    return next(iter(usual or (name for name in _LABELS if found.get(name) == "other")), None)
 
 
 def _listed(found: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Image folders: one folder a class, whatever lies below it; or images without folders, which have no labels."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,23 @@ class FolderTable(Table):
 
 
 def _images_below(directory: Path, folder: str) -> list[str]:
+    """Images at any depth, also behind links; hidden files and folders are no data, as at the top."""
     files = []
-    for parent, _, names in os.walk(directory / folder):
+    for parent, folders, names in walk(directory / folder):
         inside = os.path.relpath(parent, directory)
-        files += [os.path.join(inside, name) for name in names if Path(name).suffix.lower() in IMAGES]
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [
+            os.path.join(inside, name)
+            for name in names
+            if not name.startswith(".") and Path(name).suffix.lower() in IMAGES
+        ]
     return sorted(files)
+
+
+def walk(directory: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk` that follows links, but enters no folder twice, as a link to a folder above would make it."""
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(directory, followlinks=True):
+        seen.add(os.path.realpath(parent))
+        folders[:] = [name for name in folders if os.path.realpath(os.path.join(parent, name)) not in seen]
+        yield parent, folders, names

@@ -24,18 +24,28 @@ from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
 
 AUGMENTATIONS = ("none", "flip", "crop", "resized-crop")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")
+"""Of image files. Others of Pillow's are not tried: bytes of EPS, say, would be handed to another program."""
 _PADDING = 8  # an eighth of the size, as 4 of 32 pixels are for CIFAR
 _SCALE, _RATIO = (0.35, 1.0), (3 / 4, 4 / 3)
 
 
 def as_rgb(image: Any) -> Any:
     """A Pillow image with 8 bits a channel. Pillow itself would cut off what 16 bits hold beyond 255."""
-    if image.mode.startswith("I;16"):
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
         pixels = np.asarray(image).astype(np.float64) / 257
         image = import_extra("PIL.Image", "data", "reading images").fromarray(pixels.round().astype(np.uint8))
     if image.mode in ("I", "F"):
         raise DataError(f"an image of 32 bits a pixel (Pillow's mode {image.mode}); make it one of 8 bits a channel")
     return image.convert("RGB")
+
+
+def decoded(picture: Picture) -> Any:
+    """Pixels, or the bytes of an image file, as a Pillow image in RGB."""
+    pil = import_extra("PIL.Image", "data", "reading images")
+    if isinstance(picture, np.ndarray):
+        return as_rgb(pil.fromarray(picture[..., 0] if picture.ndim == 3 and picture.shape[-1] == 1 else picture))
+    return as_rgb(pil.open(io.BytesIO(picture), formats=FORMATS))
 
 
 class ImageTransform:
@@ -90,11 +100,7 @@ class ImageTransform:
 
     def decoded(self, picture: Picture) -> Any:
         """A Pillow image in RGB."""
-        if isinstance(picture, np.ndarray):
-            image = self.pil.fromarray(picture[..., 0] if picture.ndim == 3 and picture.shape[-1] == 1 else picture)
-        else:
-            image = self.pil.open(io.BytesIO(picture))
-        return as_rgb(image)
+        return decoded(picture)
 
     def normalised(self, pixels_BHWC: np.ndarray) -> Tensor:
         """What the model takes, `(B, 3, H, W)`."""

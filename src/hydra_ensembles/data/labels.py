@@ -37,6 +37,8 @@ class Labels:
         if self.column is None:
             return None, self._given, False
         values = self.table.column(self.column)
+        if all(value is None for value in values):  # a column for labels that nobody has given yet
+            return None, self._given, False
         for row, value in enumerate(values):
             if value is None or value == "" or value != value:  # NaN is how tables write that nothing is there
                 raise DataError(f"row {row} of {self.table.where} has no '{self.column}'; give it one, or label=False")

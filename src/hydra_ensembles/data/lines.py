@@ -7,6 +7,7 @@ txt: a line is a text; there is one column, `text`, and no header.
 
 import json
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -96,10 +97,13 @@ class LinesTable(Table):
 
     def _records(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         """Where each record starts, and its bytes."""
-        start, record = 0, b""
+        start, record, is_open = 0, b"", False
         for line in file:
             record += line
-            if self._separator == "," and b'"' in record and csv_fields(record.decode("latin-1")) is None:
+            if self._separator == "," and b'"' in line:  # without one, a field neither opens nor closes
+                plain = record.removeprefix(BOM_UTF8) if start == 0 else record
+                is_open = csv_fields(plain.decode("latin-1")) is None
+            if is_open:
                 continue
             yield start, record
             start, record = start + len(record), b""

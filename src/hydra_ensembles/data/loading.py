@@ -92,8 +92,9 @@ def classes_of(model: Knowing) -> list[str] | None:
 def labels_for(model: Knowing, rows: Rows) -> Tensor | None:
     """The labels as the model counts its classes.
 
-    Where both sides name their classes, names decide; a set whose labels are names must have names that the model
-    knows. Numbers that the model does not have are refused.
+    Where both sides name their classes, names decide, and one that the model does not know is refused; but numbers
+    stay where the model knows none of the set's names, or has all that it knows in the same places. Numbers that the
+    model does not have are refused.
     """
     labels, names = rows.labels, rows.classes
     if labels is None:
@@ -101,15 +102,13 @@ def labels_for(model: Knowing, rows: Rows) -> Tensor | None:
     classes = classes_of(model)
     hint = "for an out-of-distribution set leave them out with labels=False"
     if classes and names:
-        present = [int(label) for label in labels.unique()]
-        places = {label: _place(names[label], label, classes) for label in present}
-        unknown = next((label for label in present if places[label] is None), None)
-        if unknown is None:
-            moved = torch.zeros(present[-1] + 1, dtype=torch.int64)
-            moved[present] = torch.tensor([places[label] for label in present])
-            return moved[labels]
-        if rows.labels_were_names:
-            raise DataError(f"{rows.where} has class '{names[unknown]}', which the model does not know; {hint}")
+        places = [_place(name, label, classes) for label, name in enumerate(names)]
+        moved = any(place not in (None, label) for label, place in enumerate(places))
+        if rows.labels_were_names or moved:
+            unknown = next((label for label in labels.unique().tolist() if places[label] is None), None)
+            if unknown is not None:
+                raise DataError(f"{rows.where} has class '{names[unknown]}', which the model does not know; {hint}")
+            return torch.tensor([-1 if place is None else place for place in places])[labels]
     count = len(classes) if classes else num_classes(model)
     if rows.labels_were_names and not classes and count is not None and len(names or ()) != count:
         raise DataError(

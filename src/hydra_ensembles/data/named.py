@@ -14,7 +14,7 @@ from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import MissingExtra, import_extra
 
 _TARGETS = ("targets", "labels", "_labels")
-_TRAIN = {"train": True, "test": False, "val": False}
+_TRAIN = {"train": True, "test": False}
 
 
 class TorchvisionTable(Table):
@@ -111,6 +111,8 @@ def _kind(kind: str, feature: Any) -> str:
 def _split_setting(where: str, made_by: Any, split: str) -> dict[str, Any]:
     """How this data set is told which split: `split="test"`, or `train=False`."""
     parameters = inspect.signature(made_by.__init__).parameters
+    if not split and not {"train", "split"}.isdisjoint(parameters):
+        raise DataError(f"{where} has several splits; name one, as {where}train or {where}test")
     if "train" in parameters and split in _TRAIN:
         return {"train": _TRAIN[split]}
     if "split" in parameters and split:

@@ -34,6 +34,7 @@ class Rows:
 
     def __init__(self, table: Table, columns: Columns, labels: Labels, chosen: np.ndarray, beside: Path | None = None):
         self.table, self.columns, self._labels, self.chosen, self._beside = table, columns, labels, chosen, beside
+        self._has_read_files = False
         if not len(chosen):
             raise DataError(f"{table.where} has no rows" if not table.num_rows else f"no row of {table.where} is left")
 
@@ -44,8 +45,10 @@ class Rows:
 
     @property
     def names_files(self) -> bool:
-        """Does the table say only where its images are?"""
-        return self.kind == "image" and any(self.table.columns[column] == "text" for column in self.columns.inputs)
+        """Does the table say only where its images are, at least of a row that was read?"""
+        return self._has_read_files or (
+            self.kind == "image" and any(self.table.columns[column] == "text" for column in self.columns.inputs)
+        )
 
     @property
     def where(self) -> str:
@@ -160,6 +163,7 @@ class Rows:
         path = None
         if isinstance(value, dict):
             value, path = value.get("bytes"), value.get("path")
+            self._has_read_files |= value is None
         if isinstance(value, str):
             value, path = None, value
         if value is None and path:

@@ -29,7 +29,7 @@ class Tokenizer:
         known = preprocess.get("max_tokens")
         if max_tokens is not None and known is not None and max_tokens > known:
             raise DataError(f"the model takes at most {known} tokens, max_tokens={max_tokens} was asked for")
-        self.max_tokens = max_tokens or known
+        self.max_tokens = known if max_tokens is None else max_tokens
         self.pad_id = int(preprocess.get("pad_id", 0))
         self.token_types = bool(preprocess.get("token_types", False))
         # Padding and the length are ours to set, so the file's own are not part of what it is.

@@ -63,7 +63,8 @@ class Answers:
                 f"{len(self)} rows have a whole number each as label, found {labels.dtype} of shape "
                 f"{tuple(labels.shape)}"
             )
-        classes = self.logits.shape[-1]
+        # Wide enough for any number of classes: uint8 would take 256 for 0.
+        labels, classes = labels.long(), self.logits.shape[-1]
         strange = ((labels < 0) | (labels >= classes)).nonzero()
         if len(strange):
             row = int(strange[0])
@@ -138,6 +139,11 @@ def _in_dtype_of(model: nn.Module, inputs: Inputs) -> Inputs:
     return {name: as_weight(tensor) for name, tensor in inputs.items()}
 
 
+_LIBRARIES = ("torch", "torchvision", "timm", "transformers", "open_clip", "peft")
+_TELLING = ("global_pool", "pool_type", "num_prefix_tokens", "pool_include_prefix", "num_heads", "scale", "scaling")
+"""Values of the libraries' modules that change an answer and are told by no weight and no name."""
+
+
 def model_digest(model: Model) -> str:
     """A hash of the weights and the settings of a model, or of several."""
     models = networks(model)
@@ -148,17 +154,20 @@ def model_digest(model: Model) -> str:
 
 
 def _settings(model: nn.Module) -> list[Any]:
-    """What a model does beside its weights: what its modules are and say of themselves, and the plain values of ours.
+    """What a model does beside its weights: what its modules are and say of themselves, and their plain values.
 
-    Other libraries' modules also hold where they were loaded from and how they are best run, which is no part of it.
+    The libraries' modules also hold where they were loaded from and how they are best run, which is no part of it: of
+    theirs only some count.
     """
 
     def plain(module: nn.Module) -> list[tuple[str, Any]]:
-        if type(module).__module__.partition(".")[0] != __name__.partition(".")[0]:
-            return []
-        kinds = (bool, int, float, str)
-        held = {key: value for key, value in vars(module).items() if key != "training" and not key.startswith("_")}
-        return sorted((key, value) for key, value in held.items() if isinstance(value, kinds))
+        is_library = type(module).__module__.partition(".")[0] in _LIBRARIES
+        return sorted(
+            (key, value)
+            for key, value in vars(module).items()
+            if isinstance(value, bool | int | float | str)
+            and (key in _TELLING if is_library else key != "training" and not key.startswith("_"))
+        )
 
     return [(name, type(module).__name__, module.extra_repr(), plain(module)) for name, module in model.named_modules()]
 

@@ -141,7 +141,8 @@ def _kept(kept: Mapping[str, Answers], name: str, batches: Batches) -> Answers:
 def _labelled(name: str, found: Answers, has_labels: bool) -> Answers:
     """With labels where they count, without them where they mean nothing."""
     if has_labels and found.labels is None:
-        raise ProtocolError(f"set '{name}' has no labels; known inputs are judged against theirs")
+        told = f"set '{name}' has no labels, or its answers were kept without; known inputs are judged against theirs"
+        raise ProtocolError(told)
     return found if has_labels else replace(found, labels=None)
 
 

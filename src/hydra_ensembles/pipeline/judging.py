@@ -95,6 +95,7 @@ def write_results(work: Work) -> None:
         "compared": against,
         "costs": read_json(work.done["costs"] / "costs.json"),
         "heads": _heads(work),
+        "classes": work.splits.classes,
         "seconds": dict(work.seconds),
     }
     (work.directory / "results.json").write_text(json.dumps(results, indent=1) + "\n")

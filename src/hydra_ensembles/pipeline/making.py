@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.data import Batches
 from hydra_ensembles.data.opening import split_range
 from hydra_ensembles.evaluation import (
@@ -126,7 +127,7 @@ def fuse_members(work: Work) -> None:
     hydra = fuse(members, mlp=work.recipe.fusion.mlp, last_block=work.recipe.fusion.last_block)
     hydra.provenance = {"recipe": work.recipe.name, "seed": work.recipe.seed, "made_from": _names(work)}
     if work.recipe.data.ood_val is not None:
-        source = Path(split_range(work.recipe.data.ood_val)[0])
+        source = Path(split_range(expand(work.recipe.data.ood_val))[0])
         hydra.provenance["chosen_with"] = [{"source": "/".join(source.parts[-2:])}]
     hydra.save(work.directory / "hydra")
 

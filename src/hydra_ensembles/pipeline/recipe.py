@@ -31,7 +31,7 @@ class TrainingBase(Section):
 
     def settings(self, seed: int) -> Recipe:
         """The recipe with its changes."""
-        changes = {name: value for name, value in self.model_dump(exclude={"recipe"}).items() if value is not None}
+        changes = self.model_dump(exclude={"recipe"}, exclude_unset=True)
         if "epochs" in changes or "steps" in changes:
             changes = {"epochs": None, "steps": None, **changes}
         try:
@@ -50,7 +50,8 @@ def _optional_fields() -> dict[str, Any]:
     types, left_out = get_type_hints(Recipe), ("name", "learning_rate_grid", "seed")
     known = [field.name for field in fields(Recipe) if field.name not in left_out]
     assert all(field.default is not MISSING or field.name in ("name", "learning_rate") for field in fields(Recipe))
-    return {name: (types[name] | None, None) for name in known}
+    # What is left out is the recipe's; null is for what may be None there, and means that.
+    return {name: (types[name], None) for name in known}
 
 
 Training: Any = create_model("Training", __base__=TrainingBase, __doc__=TrainingBase.__doc__, **_optional_fields())

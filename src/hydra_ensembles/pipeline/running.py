@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hydra_ensembles.backbones.references import files_of
+from hydra_ensembles.backbones.references import expand, files_of
 from hydra_ensembles.data import DataError
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.members.checkpoint import is_first_process
@@ -79,7 +79,7 @@ class Run:
 
 def output_of(recipe: RunRecipe, output: str | Path | None = None) -> Path:
     """Where a run writes: as told, or as the recipe says, or `runs/NAME`."""
-    return Path(output or recipe.output or Path("runs") / recipe.name).expanduser()
+    return Path(expand(str(output or recipe.output or Path("runs") / recipe.name)))
 
 
 def planned(recipe: RunRecipe, output: str | Path | None = None) -> list[Planned]:
@@ -90,7 +90,10 @@ def planned(recipe: RunRecipe, output: str | Path | None = None) -> list[Planned
     splits = Splits(recipe.data, memory)
     check_splits(splits)
     model = recipe.backbone.model
-    backbone = json.dumps([model, recipe.backbone.classes, files_digest(files_of(model), memory)])
+    files = files_of(model)
+    # An architecture has no files that would tell which it is.
+    named = model if files else expand(model)
+    backbone = json.dumps([named, recipe.backbone.classes, files_digest(files, memory)])
     keys: dict[str, str] = {}
     found = []
     recipe_hash = hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]

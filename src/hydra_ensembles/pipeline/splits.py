@@ -11,6 +11,7 @@ from torch import nn
 
 from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.data import Batches, DataError, Rows, batches_for, open_data
+from hydra_ensembles.data.folders import walk
 from hydra_ensembles.data.opening import split_range
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.pipeline.recipe import DataSection
@@ -77,7 +78,8 @@ class Splits:
         if key not in known or about[-1] is None:
             named = open_data(reference, **options)
             known[key] = named.classes if named.labels is not None and named.labels_were_names else None
-            _write(self.memory, known)
+            if about[-1] is not None:
+                _write(self.memory, known)
         found: list[str] | None = known[key]
         return found
 
@@ -89,7 +91,10 @@ class Splits:
         return batches_for(model, rows or self.rows(name), labels=_has_labels(name), **given)
 
     def digest(self, name: str) -> str:
-        """A hash of a split's content and of how it is prepared; files that have not changed are not read again."""
+        """A hash of a split's content and of how it is prepared; files that have not changed are not read again.
+
+        The names of classes are part of it: where a model names its own, they say which label is which.
+        """
         reference = self._reference(name)
         about = [reference, self._columns(name), _stamp(expand(reference))]
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
@@ -97,8 +102,9 @@ class Splits:
         content = known.get(key)
         if content is None or about[-1] is None:
             rows = self.rows(name)
-            content = rows.digest
-            if not rows.names_files:  # they may change while the file that names them does not
+            content = [rows.digest, rows.classes]
+            # Images elsewhere may change while the file that names them does not.
+            if about[-1] is not None and not rows.names_files:
                 _write(self.memory, known | {key: content})
         prepared = [content, self.data.max_tokens, self.data.first_size, self.data.batch_size]
         return hashlib.sha256(json.dumps(prepared).encode()).hexdigest()[:16]
@@ -132,7 +138,8 @@ def _stamp(reference: str) -> list[list[Any]] | None:
     if path.is_file():
         files = [path]
     elif path.is_dir():
-        files = sorted(found for found in path.rglob("*") if found.is_file())
+        found = (Path(parent, name) for parent, _, names in walk(path) for name in names)
+        files = sorted(file for file in found if file.is_file())
     else:
         return None
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]

@@ -86,7 +86,8 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
     networks = {"base": (), "members": tuple(members), "hydra": ("fusion",)}
     made = tuple(stage for model in recipe.evaluation.models for stage in networks[model])
     stages.append(Stage("costs", measure_costs, measured, (), (*base, *made), chooses=False, alone=True))
-    stages.append(Stage("results", write_results, {}, (), ("members", *evaluated, "costs"), chooses=False))
+    # Format 2: the names of the classes as labels were numbered.
+    stages.append(Stage("results", write_results, {}, (), ("members", *evaluated, "costs"), chooses=False, format=2))
     return stages
 
 

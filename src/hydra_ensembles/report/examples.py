@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from hydra_ensembles.data import DataError, Rows, open_data
+from hydra_ensembles.data.images import decoded
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation import Evaluation
 from hydra_ensembles.evaluation.protocol import GROUPS, ID_TEST
-from hydra_ensembles.optional import import_extra
 from hydra_ensembles.report.runs import Run
 from hydra_ensembles.report.words import percent
 
@@ -82,9 +80,7 @@ def examples_of(run: Run) -> list[Examples]:
 
 def thumbnail(picture: Any, pixels: int = PIXELS) -> str:
     """An image as a data URI of WebP, its longer side at most `pixels` long; small ones are not enlarged."""
-    pil = import_extra("PIL.Image", "data", "showing images")
-    image = pil.fromarray(picture) if isinstance(picture, np.ndarray) else pil.open(io.BytesIO(picture))
-    image = image.convert("RGB")
+    image = decoded(picture)
     image.thumbnail((pixels, pixels))
     buffer = io.BytesIO()
     image.save(buffer, format="WEBP", quality=80)
@@ -112,8 +108,10 @@ def _rows(run: Run, evaluation: Evaluation, name: str, reference: str) -> Rows:
     }
     with _without_paths(name):
         rows = _open(reference, options)
-        if has_labels and rows.labels_were_names and run.classes:
-            rows = _open(reference, options | {"classes": run.classes})
+        # As the run numbered them: by the names of its training data, whatever order the model has them in.
+        names = run.results.get("classes", run.classes)
+        if has_labels and rows.labels_were_names and names:
+            rows = _open(reference, options | {"classes": names})
         changed = rows.digest != evaluation.digests.get(name)
     if len(rows) != len(evaluation.judged[name]) or changed:
         raise DataError(f"the inputs of '{name}' have changed since they were judged; run the recipe again")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation.protocol import GROUPS, SHIFTS
@@ -148,11 +149,17 @@ def _unknown(looks: Looks, series: Sequence[Series], tables: Mapping[str, Table]
     )
 
 
+def _separated(series: Series) -> Mapping[str, Any]:
+    """What was measured of unknown sets: one that is unknown to a model may be a shift, or unheard of, to another."""
+    found: Mapping[str, Any] = series.told["figures"].get(f"ood/{series.told['score']}", {})
+    return found
+
+
 def _sets(looks: Looks) -> Iterator[Part]:
     """ROC and scores of every unknown set."""
     groups = {name: group for one in looks for group in GROUPS for name in one.told["groups"].get(group, ())}
     for name, group in groups.items():
-        asked = {one: look for one, look in looks.items() if name in one.told["rows"]}
+        asked = {one: look for one, look in looks.items() if name in _separated(one)}
         subjects = [one for one in asked if one.model == one.run.subject]
         plates = [roc_plate(asked, name), *(histogram_plate(one, name) for one in subjects[:HISTOGRAMS])]
         alike = "much like known inputs" if group == "near" else "of another kind"

@@ -18,7 +18,7 @@ def of_100(share: float) -> str:
     >>> of_100(0.597), of_100(0.9999), of_100(0.0), of_100(0.001)
     ('60', 'over 99', '0', 'fewer than 1')
     """
-    if 0 < share < 0.005:
+    if 0 < share <= 0.005:  # Python rounds a half to even, which is 0
         return "fewer than 1"
     return "over 99" if 0.995 <= share < 1 else f"{100 * share:.0f}"
 
@@ -85,7 +85,7 @@ def each(parts: Sequence[tuple[str, str]]) -> str:
 def slug(text: str) -> str:
     """A name that files and ids can have.
 
-    >>> slug("text-smoke, seed 1: hydra")
-    'text-smoke-seed-1-hydra'
+    >>> slug("text-smoke, seed 1: hydra"), slug("b.c")
+    ('text-smoke-seed-1-hydra', 'b.c')
     """
-    return "-".join("".join(sign if sign.isalnum() or sign == "_" else " " for sign in text.lower()).split())
+    return "-".join("".join(sign if sign.isalnum() or sign in "_." else " " for sign in text.lower()).split())
