@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from baselines.resuming import Interrupted, interrupt
 from families import CLASSES, model_of
 from hydra_ensembles import HeadSet, Protocol, evaluate, prune
 from hydra_ensembles.backbones import Backbone
@@ -17,6 +18,7 @@ from hydra_ensembles.baselines import (
     Method,
 )
 from hydra_ensembles.heads import own_logits, single_cost
+from hydra_ensembles.members.recipes import FineTuningError
 from members.training import QUICK, labelled, same
 
 FAMILIES = ["timm", "bert", "distilbert", "hf-vit"]
@@ -141,3 +143,19 @@ def test_a_lora_member_is_an_ordinary_member_afterwards(tmp_path):
     again = type(member).load(tmp_path / "member")
     with torch.no_grad():
         assert torch.equal(member(data[0]), again(data[0]))
+
+
+@pytest.mark.parametrize(
+    ("build", "before", "now", "said"),
+    [
+        (lambda alpha: LoraEnsemble(whole("bert"), 1, alpha=alpha), 8, 64, "alpha 8, now 64"),
+        (lambda p: McDropout(whole("bert"), p=p), 0.1, 0.9, "p 0.1, now 0.9"),
+    ],
+    ids=["lora", "dropout"],
+)
+def test_a_training_with_other_settings_is_not_gone_on_with(build, before, now, said, tmp_path):
+    data, scratch = labelled("bert"), {"checkpoint": tmp_path, "checkpoint_every_s": 0, "progress": interrupt}
+    with pytest.raises(Interrupted):
+        build(before).fit(data, None, QUICK, **scratch)
+    with pytest.raises(FineTuningError, match=said):
+        build(now).fit(data, None, QUICK, **scratch)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from timm.layers import DropPath
 from torch.utils.data import DataLoader, TensorDataset
 
 from hydra_ensembles import HeadSet, fuse, prune
@@ -104,6 +105,28 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(build, family, read, c
     assert again.stopped_early == whole.stopped_early
 
 
+def altered(family, change):
+    model = plain_of(family)
+    change(model)
+    return model
+
+
+def swap_activation(model):
+    model.blocks[1].mlp.act = torch.nn.ReLU()
+
+
+def drop_more(model):
+    model.blocks[1].mlp.drop2.p = 0.5
+
+
+def drop_paths(model):
+    model.blocks[1].drop_path1 = DropPath(0.2)
+
+
+def freeze_some(model):
+    model.blocks[1].requires_grad_(False)
+
+
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     data, other = labelled("timm"), labelled("timm", seed=1)
     with pytest.raises(Interrupted):
@@ -120,7 +143,11 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
         ),
         (plain_of("timm"), other, data, RECIPE, "another training set"),
         (plain_of("timm"), data, None, RECIPE, "another validation set"),
-        (member_of("timm"), data, data, RECIPE, "another set of starting weights"),
+        (altered("timm", swap_activation), data, data, RECIPE, "another starting model"),
+        (altered("timm", drop_more), data, data, RECIPE, r"another setting \(blocks.1.mlp.drop2.p 0.0, now 0.5"),
+        (altered("timm", drop_paths), data, data, RECIPE, r"another setting \(.*drop_path1.drop_prob None, now 0.2"),
+        (altered("timm", freeze_some), data, data, RECIPE, "another choice of frozen parameters"),
+        (member_of("timm"), data, data, RECIPE, "another starting model"),
     ]:
         with pytest.raises(FineTuningError, match=said) as refused:
             finetune(model, train, val, recipe, checkpoint=tmp_path)
@@ -142,6 +169,7 @@ def test_members_in_processes_equal_members_one_after_another(tmp_path):
     apart, together = members(), members()
     for member in (*apart, *together):
         member.model.blocks[0].requires_grad_(False)
+        member.model.blocks[1].mlp.drop1.p = 0.3  # a store does not hold it
     first = finetune_members(apart, data, data, recipe, threads=1)
     second = finetune_members(together, data, data, recipe, parallel=2, threads=1, checkpoint=tmp_path / "scratch")
     for one, other in zip(apart, together, strict=True):

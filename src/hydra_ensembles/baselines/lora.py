@@ -76,6 +76,7 @@ class LoraTrainee(Trainee):
 
     def __init__(self, member: Member, rank: int, alpha: float, seed: int):
         super().__init__(member)  # reads the plain layers; peft then wraps them, and they keep their parameters
+        self.rank, self.alpha = rank, alpha
         check_layers_are_called(member.model, "LoRA")
         peft = import_extra("peft", "train", "LoRA ensembles")
         names = {name.rpartition(".")[2] for name, part in member.model.named_modules() if isinstance(part, nn.Linear)}
@@ -96,6 +97,10 @@ class LoraTrainee(Trainee):
     def adapters(self) -> dict[str, nn.Parameter]:
         """The LoRA matrices by name."""
         return {name: p for name, p in self.model.named_parameters() if "lora_" in name}
+
+    def settings(self) -> dict[str, Any]:
+        """How large the matrices are, and what they are multiplied with."""
+        return {**super().settings(), "rank": self.rank, "alpha": self.alpha}
 
     def trained(self, recipe: Recipe) -> dict[str, nn.Parameter]:
         """The LoRA matrices and the classifier."""

@@ -16,7 +16,7 @@ from hydra_ensembles.members.recipes import FineTuningError
 from hydra_ensembles.store import draft_of, whole
 
 _FILE = "training.pt"
-_VERSION = 1
+_VERSION = 2
 
 
 def write_checkpoint(directory: Path, identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ def own_randomness() -> Iterator[None]:
 
 def _difference(theirs: Any, ours: Any) -> str:
     if isinstance(theirs, dict) and isinstance(ours, dict):
-        for key in ours:
-            if theirs.get(key) != ours[key]:
-                return f" ({key} {theirs.get(key)!r}, now {ours[key]!r})"
+        for key in {**theirs, **ours}:
+            if theirs.get(key) != ours.get(key):
+                return f" ({key} {theirs.get(key)!r}, now {ours.get(key)!r})"
     return ""

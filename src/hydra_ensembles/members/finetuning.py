@@ -4,6 +4,7 @@ Shapes: B batch, M members (1 but for a hydra), C classes.
 """
 
 import copy
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from hydra_ensembles.members.checkpoint import (
 )
 from hydra_ensembles.members.history import Evaluation, History, Show, Step, shown
 from hydra_ensembles.members.recipes import FineTuningError, Recipe, rate_at, recipe_named
-from hydra_ensembles.members.trainee import Trainee, plain_attention
+from hydra_ensembles.members.trainee import Trainee, as_trainee, plain_attention
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import tensors_digest
 
@@ -66,12 +67,12 @@ def finetune(
     recipe = recipe_named(recipe)
     changes = {"seed": seed, "freeze_blocks": freeze_blocks}
     recipe = replace(recipe, **{field: value for field, value in changes.items() if value is not None})  # type: ignore[arg-type]
-    trainee = model if isinstance(model, Trainee) else Trainee(model)
+    trainee = as_trainee(model)
     home = next(model.parameters()).device
     with own_randomness(), trainee.set_up(recipe) as trained, torch.enable_grad(), shown(progress, title) as show:
         train, val = prepared(train, val, recipe)
         scratch = None if checkpoint is None else Path(checkpoint).expanduser()
-        identity = {} if scratch is None else identity_of(model, recipe, train, val)
+        identity = {} if scratch is None else identity_of(trainee, recipe, train, val)
         training = _Training(trainee, trained, recipe, train, val)
         try:
             training.run(scratch, identity, checkpoint_every_s, show)
@@ -104,13 +105,15 @@ def prepared(train: Data, val: Data | None, recipe: Recipe) -> tuple[Batches, Ba
     return batches, None if val is None else as_batches(val, recipe.batch_size)
 
 
-def identity_of(model: nn.Module, recipe: Recipe, train: Batches, val: Batches | None) -> dict[str, Any]:
+def identity_of(trainee: Trainee, recipe: Recipe, train: Batches, val: Batches | None) -> dict[str, Any]:
     """Everything that the weights after training depend on."""
     return {
         "recipe": recipe.to_json(),
         "training set": train.digest,
         "validation set": None if val is None else val.digest,
-        "set of starting weights": tensors_digest(model.state_dict().items()),
+        "starting model": tensors_digest(trainee.state_dict().items(), about=json.dumps(trainee.tower.spec())),
+        "setting": trainee.settings(),
+        "choice of frozen parameters": list(trainee.trained(recipe)),
     }
 
 

@@ -24,6 +24,7 @@ from hydra_ensembles.members.checkpoint import is_first_process, own_randomness
 from hydra_ensembles.members.finetuning import finetune, identity_of, prepared
 from hydra_ensembles.members.history import History, Show
 from hydra_ensembles.members.recipes import FineTuningError, Recipe, recipe_named
+from hydra_ensembles.members.trainee import as_trainee, dropout_rates, set_dropout_rates
 from hydra_ensembles.store import read_config, read_store, write_store
 
 
@@ -112,7 +113,7 @@ def _train(
     if task.place is None:
         return finetune(model, train, val, recipe, progress=progress, title=title)
     with own_randomness():
-        identity = identity_of(model, recipe, *prepared(train, val, recipe))
+        identity = identity_of(as_trainee(model), recipe, *prepared(train, val, recipe))
     if (task.done / "config.json").is_file() and read_config(task.done).get("identity") == identity:
         return _take_result(model, task.done)
     history = finetune(
@@ -174,7 +175,7 @@ def _in_processes(
             shutil.rmtree(task.start, ignore_errors=True)  # what a kill left there
             member.save(task.start)
             frozen = [name for name, parameter in member.named_parameters() if not parameter.requires_grad]
-            jobs.append(pool.submit(_work, data, recipe, task, frozen, share))
+            jobs.append(pool.submit(_work, data, recipe, task, frozen, dropout_rates(member), share))
         try:
             console = Console(stderr=True)
             for job in track(as_completed(jobs), "fine-tuning members", len(jobs), console=console, disable=not shown):
@@ -188,8 +189,8 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _work(data: bytes, recipe: Recipe, task: _Task, frozen: list[str], threads: int) -> None:
-    """What a process does: read the member, train it, write the result."""
+def _work(data: bytes, recipe: Recipe, task: _Task, frozen: list[str], dropout: dict[str, float], threads: int) -> None:
+    """What a process does: read the member, with what its store does not hold, train it, write the result."""
     torch.set_num_threads(threads)
     if torch.cuda.is_available():
         torch.cuda.set_device(task.member % torch.cuda.device_count())
@@ -197,6 +198,7 @@ def _work(data: bytes, recipe: Recipe, task: _Task, frozen: list[str], threads: 
     member = Member.load(task.start)
     for name in frozen:
         member.get_parameter(name).requires_grad_(False)
+    set_dropout_rates(member, dropout)
     _train(member, train, val, recipe, task, progress=False)
 
 

@@ -3,7 +3,7 @@
 Shapes: B batch, M members (1 but for a hydra), C classes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,28 @@ from hydra_ensembles.members.recipes import FineTuningError, Recipe
 
 # Dropout on attention weights: timm; BERT and RoBERTa; DistilBERT. Other libraries keep it as a number, not a layer.
 _ON_ATTENTION_WEIGHTS = ("attn_drop", "attention.self.dropout", "attention.dropout")
+
+
+def dropout_rates(model: nn.Module) -> dict[str, float]:
+    """Every number that says how much is dropped, of units, paths, patches or attention weights, by its name.
+
+    >>> dropout_rates(nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.1)))
+    {'1.p': 0.1}
+    """
+    return {
+        f"{path}.{name}".removeprefix("."): float(value)
+        for path, part in model.named_modules()
+        for name, value in vars(part).items()
+        # torch and torchvision say p, timm drop_prob and prob, transformers attention_dropout.
+        if type(value) in (int, float) and (name in ("p", "prob") or "drop" in name)
+    }
+
+
+def set_dropout_rates(model: nn.Module, rates: Mapping[str, float]) -> None:
+    """Set the numbers that `dropout_rates` named."""
+    for place, rate in rates.items():
+        path, _, name = place.rpartition(".")
+        setattr(model.get_submodule(path), name, rate)
 
 
 class Trainee(nn.Module):
@@ -59,6 +81,10 @@ class Trainee(nn.Module):
     def tower(self) -> Any:
         """Stem, blocks and readout, as parts that hold the model's own parameters."""
         return self._tower[0]
+
+    def settings(self) -> dict[str, Any]:
+        """What training depends on besides tensors and parts, as JSON; one with other settings is not gone on with."""
+        return dict(dropout_rates(self.model))
 
     def zero_head(self) -> None:
         """Set the classifier to zero."""
@@ -139,6 +165,11 @@ class Trainee(nn.Module):
                 for name, layer in self._inner[0].get_submodule(path).named_modules():
                     if isinstance(layer, nn.Dropout) and not name.endswith(_ON_ATTENTION_WEIGHTS):
                         yield layer
+
+
+def as_trainee(model: nn.Module) -> Trainee:
+    """A trainee as it is, of anything else one."""
+    return model if isinstance(model, Trainee) else Trainee(model)
 
 
 @contextmanager
