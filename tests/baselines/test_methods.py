@@ -145,6 +145,28 @@ def test_a_lora_member_is_an_ordinary_member_afterwards(tmp_path):
         assert torch.equal(member(data[0]), again(data[0]))
 
 
+def test_an_interrupted_lora_ensemble_is_as_it_was_and_goes_on_where_it_stopped(tmp_path):
+    data, count, seen = labelled("bert"), iter(range(100)), []
+    method, alone = LoraEnsemble(whole("bert"), 2), LoraEnsemble(whole("bert"), 2)
+    before = copy.deepcopy(method)
+
+    def interrupt_second_member(_):
+        if next(count) == QUICK.steps + 2:
+            raise Interrupted
+
+    scratch = {"checkpoint": tmp_path / "scratch", "checkpoint_every_s": 0}
+    with pytest.raises(Interrupted):
+        method.fit(data, None, QUICK, **scratch, progress=interrupt_second_member)
+    assert same(method, before)
+    assert method.cost().mult_adds == before.cost().mult_adds
+    method.fit(data, None, QUICK, **scratch, progress=seen.append)
+    alone.fit(data, None, QUICK)
+    assert [found.step for found in seen] == list(range(4, QUICK.steps + 1))
+    assert same(method, alone)
+    assert not same(method, before)
+    assert not (tmp_path / "scratch").exists()
+
+
 @pytest.mark.parametrize(
     ("build", "before", "now", "said"),
     [

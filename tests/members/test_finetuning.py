@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from families import CLASSES, own_output, perturbed
 from hydra_ensembles import HeadSet, fuse, prune
-from hydra_ensembles.members.finetuning import choose_learning_rate, finetune
+from hydra_ensembles.members.finetuning import finetune
 from hydra_ensembles.members.parallel import finetune_members
+from hydra_ensembles.members.rates import choose_learning_rate
 from hydra_ensembles.members.recipes import RECIPES, FineTuningError, Recipe, rate_at
 from hydra_ensembles.members.trainee import Trainee, plain_attention
 from members.training import QUICK, labelled, member_of, plain_of, same
@@ -307,6 +308,17 @@ def test_the_best_rate_of_the_grid_is_chosen():
     recipe = replace(QUICK, learning_rate_grid=(1e-6, 5e-3, 1e-5), stop_on="nll")
     assert choose_learning_rate(model, data, data, recipe) == replace(recipe, learning_rate=5e-3)
     assert same(model, before)
+
+
+def test_a_rate_that_diverges_is_not_chosen():
+    data, recipe = labelled("timm"), replace(QUICK, optimiser="sgd", warm_up=0)
+    steps, both = [], replace(recipe, learning_rate_grid=(1e30, 1e-3))
+    assert choose_learning_rate(plain_of("timm"), data, data, both, progress=steps.append).learning_rate == 1e-3
+    assert [step.step for step in steps].count(1) == 2, "both were tried"
+    last_step = replace(both, steps=1)  # the loss is finite, what is left of the weights is not
+    assert choose_learning_rate(plain_of("timm"), data, data, last_step).learning_rate == 1e-3
+    with pytest.raises(FineTuningError, match=r"not finite at any learning rate of \[1e\+30, 1e\+29\]"):
+        choose_learning_rate(plain_of("timm"), data, data, replace(recipe, learning_rate_grid=(1e30, 1e29)))
 
 
 def half():

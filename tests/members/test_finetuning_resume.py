@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hydra_ensembles import HeadSet, fuse, prune
 from hydra_ensembles.members.finetuning import finetune
 from hydra_ensembles.members.parallel import finetune_members
+from hydra_ensembles.members.rates import choose_learning_rate
 from hydra_ensembles.members.recipes import FineTuningError
 from members.training import QUICK, labelled, member_of, plain_of, same
 
@@ -196,6 +197,23 @@ def test_members_that_were_done_are_not_trained_again(tmp_path):
     assert [step.step for step in seen] == [3, 4]
     assert all(same(one, other) for one, other in zip(resumed, undisturbed, strict=True))
     assert [history.losses for history in again] == [history.losses for history in whole]
+    assert not scratch.exists()
+
+
+def test_a_killed_choice_of_a_rate_goes_on_and_tries_none_again(tmp_path):
+    data, seen, count = labelled("timm"), [], iter(range(100))
+    recipe = replace(RECIPE, steps=4, learning_rate_grid=(1e-6, 5e-3, 1e-5))
+
+    def interrupt(_):
+        if next(count) == 5:  # the second step at the second rate
+            raise Interrupted
+
+    scratch, alone = tmp_path / "scratch", choose_learning_rate(plain_of("timm"), data, data, recipe)
+    options = {"checkpoint": scratch, "checkpoint_every_s": 0}
+    with pytest.raises(Interrupted):
+        choose_learning_rate(plain_of("timm"), data, data, recipe, **options, progress=interrupt)
+    assert choose_learning_rate(plain_of("timm"), data, data, recipe, **options, progress=seen.append) == alone
+    assert [step.step for step in seen] == [3, 4, 1, 2, 3, 4]
     assert not scratch.exists()
 
 

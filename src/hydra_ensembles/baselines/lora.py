@@ -19,7 +19,7 @@ from hydra_ensembles.evaluation.answers import member_logits
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import HeadSet, Member, prune
 from hydra_ensembles.heads.cost import Cost
-from hydra_ensembles.members import Recipe, finetune
+from hydra_ensembles.members import Recipe, finetune_members
 from hydra_ensembles.members.recipes import recipe_named
 from hydra_ensembles.members.trainee import Trainee
 from hydra_ensembles.optional import import_extra
@@ -52,14 +52,23 @@ class LoraEnsemble(nn.Module):
         seeds: Sequence[int] | None = None,
         **options: Any,
     ) -> None:
-        """Train every member; `options` are those of `finetune`, seeds count on from the recipe's."""
+        """Train every member; `options` are those of `finetune_members`, seeds count on from the recipe's.
+
+        A training that fails or is interrupted leaves the members as they were.
+        """
         first = recipe_named(recipe).seed
-        for network, seed in zip(self.networks, seeds or range(first, first + len(self.networks)), strict=True):
-            assert isinstance(network, Member)
-            trainee = LoraTrainee(network, self.rank, self.alpha, seed)
-            self.adapter_params = sum(p.numel() for p in trainee.adapters.values())
-            finetune(trainee, train, val, recipe, seed=seed, **options)
+        seeds = range(first, first + len(self.networks)) if seeds is None else seeds
+        # Of copies: a member in which peft has put its layers is no longer one that can be read.
+        trainees = [
+            LoraTrainee(copy.deepcopy(network), self.rank, self.alpha, seed)
+            for network, seed in zip(self.networks, seeds, strict=True)
+        ]
+        self.adapter_params = sum(p.numel() for p in trainees[0].adapters.values())
+        finetune_members(trainees, train, val, recipe, seeds=seeds, **options)
+        for network, trainee in zip(self.networks, trainees, strict=True):
             trainee.merge()
+            network.load_state_dict(trainee.model.state_dict())
+            network.eval()
 
     def members(self, inputs: Inputs) -> Tensor:
         """The logits of every member `(B, M, C)`."""

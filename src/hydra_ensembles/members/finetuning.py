@@ -3,11 +3,10 @@
 Shapes: B batch, M members (1 but for a hydra), C classes.
 """
 
-import copy
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from hydra_ensembles.members.checkpoint import (
     write_checkpoint,
 )
 from hydra_ensembles.members.history import Evaluation, History, Show, Step, shown
-from hydra_ensembles.members.recipes import FineTuningError, Recipe, rate_at, recipe_named
+from hydra_ensembles.members.recipes import Diverged, FineTuningError, Recipe, changed, rate_at
 from hydra_ensembles.members.trainee import Trainee, as_trainee, plain_attention
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import tensors_digest
@@ -64,9 +63,7 @@ def finetune(
         progress: True for a bar, a function that takes each `Step`, None for a bar on terminals only.
         title: what the bar is called.
     """
-    recipe = recipe_named(recipe)
-    changes = {"seed": seed, "freeze_blocks": freeze_blocks}
-    recipe = replace(recipe, **{field: value for field, value in changes.items() if value is not None})  # type: ignore[arg-type]
+    recipe = changed(recipe, seed=seed, freeze_blocks=freeze_blocks)
     trainee = as_trainee(model)
     home = next(model.parameters()).device
     with own_randomness(), trainee.set_up(recipe) as trained, torch.enable_grad(), shown(progress, title) as show:
@@ -81,20 +78,6 @@ def finetune(
     if scratch is not None and is_first_process():
         delete_checkpoint(scratch)
     return training.history
-
-
-def choose_learning_rate(model: nn.Module, train: Data, val: Data, recipe: Recipe | str, **options: Any) -> Recipe:
-    """The recipe with that rate of its grid which gives the best validation; `model` stays as it is.
-
-    Each rate is a whole fine-tuning of a copy; `options` are those of `finetune`.
-    """
-    recipe = recipe_named(recipe)
-    found: dict[float, float] = {}
-    for rate in recipe.learning_rate_grid or (recipe.learning_rate,):
-        best = finetune(copy.deepcopy(model), train, val, replace(recipe, learning_rate=rate), **options).best
-        assert best is not None
-        found[rate] = _merit(best, recipe)
-    return replace(recipe, learning_rate=max(found, key=lambda rate: found[rate]))
 
 
 def prepared(train: Data, val: Data | None, recipe: Recipe) -> tuple[Batches, Batches | None]:
@@ -223,7 +206,7 @@ class _Training:
         loss = total * (ranks / (len(labels) * logits_BMC.shape[1]))
         mean = float(self.accelerator.reduce(loss.detach(), "mean"))
         if mean != mean or mean in (float("inf"), float("-inf")):
-            raise FineTuningError(
+            raise Diverged(
                 f"the loss is {mean} at step {self.place.step} (learning rate {rate:g}); lower the learning rate, "
                 "or set warm_up or clip_norm"
             )
@@ -248,7 +231,7 @@ class _Training:
             return None
         evaluation = self._evaluate(self.val)
         history.evaluations.append(evaluation)
-        merit = _merit(evaluation, recipe)
+        merit = merit_of(evaluation, recipe)
         if place.best_merit is None or merit > place.best_merit:
             place.best_merit, history.best_step = merit, place.step
             if recipe.keep == "best":
@@ -308,7 +291,7 @@ class _Training:
                 parameter.copy_(weights[name])
 
 
-def _merit(evaluation: Evaluation, recipe: Recipe) -> float:
+def merit_of(evaluation: Evaluation, recipe: Recipe) -> float:
     """Higher is better."""
     return evaluation.accuracy if recipe.stop_on == "accuracy" else -evaluation.nll
 

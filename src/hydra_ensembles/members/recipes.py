@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from hydra_ensembles.errors import HydraError
@@ -18,6 +18,10 @@ _CHOICES = {
 
 class FineTuningError(HydraError):
     """Something that keeps a model from being fine-tuned."""
+
+
+class Diverged(FineTuningError):
+    """A loss that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,11 @@ def recipe_named(recipe: "Recipe | str") -> Recipe:
     if recipe not in RECIPES:
         raise FineTuningError(f"there is no recipe '{recipe}'; there are {', '.join(RECIPES)}")
     return RECIPES[recipe]
+
+
+def changed(recipe: "Recipe | str", **changes: Any) -> Recipe:
+    """A recipe, or the one of that name, with every field that is not given as None."""
+    return replace(recipe_named(recipe), **{field: value for field, value in changes.items() if value is not None})
 
 
 # The paper names no batch size for classifiers. Images: 512, as Dosovitskiy et al. (2020), whom C.1 follows, fine-tune;
