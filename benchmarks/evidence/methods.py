@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from evidence.asking import ask_hydra, ask_network, asked
-from evidence.networks import OBJECTIVES, Networks
+from evidence.networks import OBJECTIVES, RANK, Networks
 from evidence.setting import Setting
 from hydra_ensembles import fuse
 from hydra_ensembles.baselines import (
@@ -100,9 +100,7 @@ def row(networks: Networks, method: str, seed: int) -> Row:
         units = [networks.lora(one) for one in several]
 
         def adapted() -> Cost:
-            ensemble = LoraEnsemble(networks.load(units[0]), setting.members)
-            ensemble.adapter_params = networks.units.done(units[0])["adapter_params"]
-            return ensemble.cost(setting.tokens)
+            return LoraEnsemble(networks.load(units[0]), setting.members, RANK).cost(setting.tokens)
 
         return Row(method, seed, tuple(ask_network(networks, unit) for unit in units), adapted, whole)
     if method in REBUILT or method == "unstructured":

@@ -17,6 +17,7 @@ from hydra_ensembles.baselines import (
     McDropout,
     Method,
 )
+from hydra_ensembles.baselines.lora import LoraTrainee
 from hydra_ensembles.heads import own_logits, single_cost
 from hydra_ensembles.members.recipes import FineTuningError
 from members.training import QUICK, labelled, same
@@ -118,6 +119,7 @@ def test_a_network_without_dropout_is_refused():
 def test_lora_changes_queries_keys_values_and_classifier_by_a_low_rank_and_nothing_else():
     start, data = whole("bert"), labelled("bert")
     method = LoraEnsemble(start, 2, rank=2)
+    before = method.cost()
     method.fit(data, None, QUICK)
     for network in method.networks:
         changed = {
@@ -131,7 +133,18 @@ def test_lora_changes_queries_keys_values_and_classifier_by_a_low_rank_and_nothi
         assert all(torch.linalg.matrix_rank(changed[name].double(), rtol=1e-4) <= 2 for name in weights)
     layers, width, rank = 3, start.model.config.hidden_size, 2
     assert method.adapter_params == layers * 3 * 2 * rank * width
-    assert method.cost().params == single_cost(start.backbone).params + 2 * method.adapter_params
+    classifier = sum(p.numel() for p in start.model.classifier.parameters())
+    assert method.cost().params == single_cost(start.backbone).params + 2 * method.adapter_params + classifier
+    assert method.cost() == before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_lora_ensemble_counts_what_it_trains(family):
+    start = whole(family)
+    method, trainee = LoraEnsemble(start, 3, rank=2), LoraTrainee(copy.deepcopy(start), 2, 8, 0)
+    trained = sum(p.numel() for p in trainee.trained(QUICK).values())
+    classifier = trained - sum(p.numel() for p in trainee.adapters.values())
+    assert method.cost().params == single_cost(start.backbone).params - classifier + 3 * trained
 
 
 def test_a_lora_member_is_an_ordinary_member_afterwards(tmp_path):

@@ -200,6 +200,15 @@ def test_stored_and_loaded_it_answers_the_same(kind, tmp_path):
     assert method.cost().params > plain
 
 
+@pytest.mark.parametrize("name", WITH_LAST_LAYERS)
+def test_laplace_counts_two_covariances_and_the_classes_besides_the_network(name):
+    model = classifier_of(name).eval()
+    method, C = LastLayerLaplace(model), len(CLASSES)
+    (D, E), (text_D, _) = ((len(p.seen_values_D), len(p.made_values_E)) for p in (method.vision, method.text))
+    own = sum(size * size + size for size in (D, E, text_D, E)) + 2 * C * E + C * text_D + 1
+    assert method.cost().params == sum(p.numel() for p in model.parameters()) + own
+
+
 @pytest.mark.parametrize("kind", [LastLayerLaplace, ErrorPredictor])
 def test_a_pruned_member_is_taken_and_stays_as_it_is(kind):
     model = classifier_of("open_clip-borrowed")

@@ -49,7 +49,7 @@ class ClassifierEnsemble(nn.Module):
     def cost(self, text_tokens: int | None = None) -> Cost:
         """One network, and M - 1 more classifiers."""
         one = network_cost(self.networks[0], self.networks[0], text_tokens)
-        classifier = _classifier(self.networks[0])
+        classifier = classifier_of(self.networks[0])
         more = len(self.networks) - 1
         own = Cost(sum(p.numel() for p in classifier.parameters()), classifier.weight.numel())
         return one + Cost(more * own.params, more * own.mult_adds)
@@ -57,7 +57,7 @@ class ClassifierEnsemble(nn.Module):
 
 def draw_classifier(member: Member, seed: int) -> None:
     """New numbers for the last linear layer, as torch draws them (uniform, by the width), from a seed."""
-    classifier = _classifier(member)
+    classifier = classifier_of(member)
     if classifier is None:
         raise BaselineError(f"{type(member.model).__name__} has no classifier to draw; build it with classes")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -68,5 +68,6 @@ def draw_classifier(member: Member, seed: int) -> None:
             own.copy_(new)
 
 
-def _classifier(network: nn.Module) -> Any:
+def classifier_of(network: nn.Module) -> Any:
+    """The last linear layer."""
     return tower_of(network.model if isinstance(network, Member) else network).readout.classifier

@@ -111,7 +111,8 @@ class LastLayerLaplace(nn.Module):
     def cost(self, text_tokens: int | None = None) -> Cost:
         """One network, two more matrices for each layer's covariance, and a variance for each similarity."""
         one = network_cost(self.network, self.network, text_tokens)
-        own = sum(buffer.numel() for buffer in self.buffers())
+        parts = (self.vision.buffers(), self.text.buffers(), self.buffers(recurse=False))
+        own = sum(buffer.numel() for part in parts for buffer in part)
         (D, E), C = (self.vision.seen_vectors_DD.shape[0], self.class_mean_CE.shape[1]), len(self.class_mean_CE)
         return one + Cost(own, D * D + 3 * C * E)
 

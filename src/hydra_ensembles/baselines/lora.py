@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Inputs
-from hydra_ensembles.baselines.classifiers import draw_classifier
+from hydra_ensembles.baselines.classifiers import classifier_of, draw_classifier
 from hydra_ensembles.baselines.method import BaselineError
 from hydra_ensembles.baselines.starting import check_layers_are_called
 from hydra_ensembles.data import Data
@@ -39,7 +39,6 @@ class LoraEnsemble(nn.Module):
         start = model if isinstance(model, Member) else prune(model, HeadSet.all(model))
         self.networks = nn.ModuleList(copy.deepcopy(start) for _ in range(members))
         self.rank, self.alpha = rank, alpha
-        self.adapter_params = 0
         for m, network in enumerate(self.networks):
             assert isinstance(network, Member)
             draw_classifier(network, seed + m)
@@ -59,11 +58,10 @@ class LoraEnsemble(nn.Module):
         first = recipe_named(recipe).seed
         seeds = range(first, first + len(self.networks)) if seeds is None else seeds
         # Of copies: a member in which peft has put its layers is no longer one that can be read.
-        trainees = [
-            LoraTrainee(copy.deepcopy(network), self.rank, self.alpha, seed)
-            for network, seed in zip(self.networks, seeds, strict=True)
-        ]
-        self.adapter_params = sum(p.numel() for p in trainees[0].adapters.values())
+        trainees = []
+        for network, seed in zip(self.networks, seeds, strict=True):
+            assert isinstance(network, Member)
+            trainees.append(LoraTrainee(copy.deepcopy(network), self.rank, self.alpha, seed))
         finetune_members(trainees, train, val, recipe, seeds=seeds, **options)
         for network, trainee in zip(self.networks, trainees, strict=True):
             trainee.merge()
@@ -74,10 +72,18 @@ class LoraEnsemble(nn.Module):
         """The logits of every member `(B, M, C)`."""
         return member_logits(list(self.networks), inputs)
 
+    @property
+    def adapter_params(self) -> int:
+        """The numbers in one member's LoRA matrices, trained or not."""
+        return sum(
+            self.rank * (layer.in_features + layer.out_features) for layer in _targets(self.networks[0]).values()
+        )
+
     def cost(self, text_tokens: int | None = None) -> Cost:
-        """One encoder and M sets of adapters to store; M networks to run."""
-        one = network_cost(self.networks[0], self.networks[0], text_tokens)
-        return Cost(one.params + len(self.networks) * self.adapter_params, len(self.networks) * one.mult_adds)
+        """One encoder, M sets of LoRA matrices and M classifiers to store; M networks to run."""
+        one, members = network_cost(self.networks[0], self.networks[0], text_tokens), len(self.networks)
+        classifier = sum(p.numel() for p in classifier_of(self.networks[0]).parameters())
+        return Cost(one.params + members * self.adapter_params + (members - 1) * classifier, members * one.mult_adds)
 
 
 class LoraTrainee(Trainee):
@@ -88,14 +94,12 @@ class LoraTrainee(Trainee):
         self.rank, self.alpha = rank, alpha
         check_layers_are_called(member.model, "LoRA")
         peft = import_extra("peft", "train", "LoRA ensembles")
-        names = {name.rpartition(".")[2] for name, part in member.model.named_modules() if isinstance(part, nn.Linear)}
-        if not names & TARGETS:
+        names = sorted({name.rpartition(".")[2] for name in _targets(member)})
+        if not names:
             raise BaselineError(
                 f"{type(member.model).__name__} has no linear layer called {', '.join(sorted(TARGETS))}"
             )
-        settings = peft.LoraConfig(
-            r=rank, lora_alpha=alpha, target_modules=sorted(names & TARGETS), lora_dropout=0.0, bias="none"
-        )
+        settings = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0, bias="none")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             peft.inject_adapter_in_model(settings, member.model)
@@ -124,3 +128,12 @@ class LoraTrainee(Trainee):
                 part.merge()
                 parent, _, name = path.rpartition(".")
                 setattr(inner.get_submodule(parent), name, part.get_base_layer())  # type: ignore[union-attr]
+
+
+def _targets(network: nn.Module) -> dict[str, nn.Linear]:
+    """By path, the linear layers that get LoRA matrices."""
+    return {
+        path: part
+        for path, part in network.named_modules()
+        if isinstance(part, nn.Linear) and path.rpartition(".")[2] in TARGETS
+    }

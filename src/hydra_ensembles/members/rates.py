@@ -10,7 +10,7 @@ from torch import nn
 from hydra_ensembles.data import Data
 from hydra_ensembles.members.finetuning import merit_of
 from hydra_ensembles.members.history import Show
-from hydra_ensembles.members.recipes import Diverged, Recipe, changed
+from hydra_ensembles.members.recipes import Diverged, Recipe, changed, recipe_named
 from hydra_ensembles.members.tasks import tasks_in, train_once
 
 
@@ -28,10 +28,10 @@ def choose_learning_rate(
 ) -> Recipe:
     """The recipe with that rate of its grid which gives the best validation; `model` stays as it is.
 
-    Each rate is a whole fine-tuning of a copy, with options as in `finetune`; one that gives no finite loss is not taken.
+    Each rate is a whole fine-tuning of a copy, with options as in `finetune`; one without a finite loss is not taken.
     With `checkpoint`, a killed choice goes on where it was, and rates that were done are not tried again.
     """
-    recipe = changed(recipe)
+    recipe = recipe_named(recipe)
     rates = list(dict.fromkeys(recipe.learning_rate_grid or (recipe.learning_rate,)))
     merits: dict[float, float] = {}
     titles = {f"rate-{rate}": f"learning rate {rate:g}" for rate in rates}
