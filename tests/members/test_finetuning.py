@@ -114,6 +114,7 @@ CLASSIFIERS = {"timm": "head.", "bert": "classifier.", "torchvision": "heads.hea
         ({"freeze_stem": True}, []),
         ({"freeze_blocks": 2}, [0, 1]),
         ({"train_last_blocks": 1}, [0, 1]),
+        ({"train_last_blocks": 3}, []),
         ({"train_last_blocks": 2, "freeze_blocks": 2}, [0, 1]),
         ({"head_only": True}, [0, 1, 2]),
     ],

@@ -78,12 +78,29 @@ def test_a_warm_up_may_be_a_fraction():
         ({"learning_rate": 0.0}, "above 0"),
         ({"batch_size": 0}, "above 0"),
         ({"warm_up": -1}, "negative"),
+        ({"train_last_blocks": -1}, "train_last_blocks must not be negative"),
         ({"label_smoothing": 1.0}, "label_smoothing"),
     ],
 )
 def test_a_wrong_recipe_says_what_is_wrong(change, said):
     with pytest.raises(FineTuningError, match=said):
         replace(PLAIN, **change)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("learning_rate", "1e-3", "learning_rate must be a number, found '1e-3'; YAML takes 1e-3 for text"),
+        ("learning_rate_grid", [0.1, "1e-3"], r"learning_rate_grid must be a list of numbers, found \[0.1, '1e-3'\]"),
+        ("learning_rate_grid", 0.1, "learning_rate_grid must be a list of numbers, found 0.1"),
+        ("steps", [3], r"steps must be a number, found \[3\]"),
+        ("batch_size", None, "batch_size must be a number, found None"),
+        ("freeze_stem", "false", "freeze_stem must be true or false, found 'false'"),
+    ],
+)
+def test_a_field_of_another_kind_says_what_it_must_be(field, value, said):
+    with pytest.raises(FineTuningError, match=said):
+        Recipe.from_json({**PLAIN.to_json(), field: value})
 
 
 def test_unknown_names_list_the_known():

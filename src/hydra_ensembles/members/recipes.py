@@ -3,7 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from numbers import Real
+from types import NoneType
+from typing import Any, get_args
 
 from hydra_ensembles.errors import HydraError
 
@@ -69,7 +71,7 @@ class Recipe:
     freeze_blocks: int = 0
     """Freeze the stem and so many leading blocks: members that started alike share them as a trunk."""
     train_last_blocks: int | None = None
-    """Train only so many last blocks, and the readout; None: all."""
+    """Train only so many last blocks, and the readout, never the stem; None: all."""
     head_only: bool = False
     """Train only the classifier, the last linear layer."""
     zero_head: bool = False
@@ -77,6 +79,7 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         object.__setattr__(self, "learning_rate_grid", tuple(self.learning_rate_grid))
         if (self.epochs is None) == (self.steps is None):
             raise FineTuningError(f"recipe '{self.name}': give either epochs or steps")
@@ -99,12 +102,28 @@ class Recipe:
             value = getattr(self, field)
             if value is not None and not value > 0:
                 raise FineTuningError(f"recipe '{self.name}': {field} must be above 0, found {value!r}")
-        for field in ("warm_up", "floor", "weight_decay", "min_delta", "freeze_blocks"):
-            if not getattr(self, field) >= 0:
+        for field in ("warm_up", "floor", "weight_decay", "min_delta", "freeze_blocks", "train_last_blocks"):
+            if not (getattr(self, field) or 0) >= 0:
                 raise FineTuningError(f"recipe '{self.name}': {field} must not be negative")
         for field in ("label_smoothing", "momentum", "dropout"):
             if not 0 <= (getattr(self, field) or 0) < 1:
                 raise FineTuningError(f"recipe '{self.name}': {field} lies in [0, 1), found {getattr(self, field)!r}")
+
+    def _check_kinds(self) -> None:
+        """A file may hold text where a number or a yes or no is meant."""
+        for field in fields(self):
+            value, kinds = getattr(self, field.name), get_args(field.type) or (field.type,)
+            if field.name == "learning_rate_grid":
+                kind, fits = "a list of numbers", isinstance(value, list | tuple) and all(map(_is_number, value))
+            elif bool in kinds:
+                kind, fits = "true or false", isinstance(value, bool)
+            elif {int, float} & set(kinds):
+                kind, fits = "a number", _is_number(value) or (value is None and NoneType in kinds)
+            else:
+                continue
+            if not fits:
+                hint = "; YAML takes 1e-3 for text: write 1.0e-3" if "number" in kind and isinstance(value, str) else ""
+                raise FineTuningError(f"recipe {self.name!r}: {field.name} must be {kind}, found {value!r}{hint}")
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -121,6 +140,10 @@ class Recipe:
             if name not in config:
                 raise FineTuningError(f"a recipe must say its '{name}'")
         return cls(**config)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def warm_up_steps(steps: int, recipe: Recipe) -> int:

@@ -104,7 +104,7 @@ class Trainee(nn.Module):
             parts = [tower.readout.classifier]
         else:
             parts = [*tower.blocks[first:], tower.readout]
-            if first == 0 and not recipe.freeze_stem:
+            if first == 0 and recipe.train_last_blocks is None and not recipe.freeze_stem:
                 parts.append(tower.stem)
         chosen = {id(parameter) for part in parts for parameter in part.parameters()}
         trained = {
