@@ -7,7 +7,7 @@ import torch
 
 from baselines.resuming import Interrupted, interrupt
 from families import CLASSES, model_of
-from hydra_ensembles import HeadSet, Protocol, evaluate, prune
+from hydra_ensembles import HeadSet, Protocol, evaluate, fuse, prune
 from hydra_ensembles.backbones import Backbone
 from hydra_ensembles.baselines import (
     BaselineError,
@@ -16,11 +16,14 @@ from hydra_ensembles.baselines import (
     LoraEnsemble,
     McDropout,
     Method,
+    Mimo,
 )
+from hydra_ensembles.baselines.classifiers import draw_classifier
 from hydra_ensembles.baselines.lora import LoraTrainee
 from hydra_ensembles.heads import own_logits, single_cost
 from hydra_ensembles.members.recipes import FineTuningError
 from members.training import QUICK, labelled, same
+from zero_shots import classifier_of
 
 FAMILIES = ["timm", "bert", "distilbert", "hf-vit"]
 
@@ -90,6 +93,25 @@ def test_classifiers_share_an_encoder_that_stays_as_it_was():
     assert extra == 2 * sum(start.model.state_dict()[name].numel() for name in classifier)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_classifiers_answer_as_a_hydra_of_their_networks_but_with_no_copy_of_them(family):
+    method, (inputs, _) = ClassifierEnsemble(whole(family), 3), labelled(family)
+    answers = method.members(inputs)
+    torch.testing.assert_close(answers, fuse(list(method.networks)).members(inputs))
+    answers.square().sum().backward()
+    encoder, *_ = method.networks[0].parameters()
+    assert encoder.grad is not None, "a copy answered"
+    assert all(list(network.parameters())[-1].grad is not None for network in method.networks)
+
+
+@pytest.mark.parametrize("kind", [ClassifierEnsemble, LoraEnsemble])
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_a_zero_shot_classifier_is_refused_where_a_classifier_is_trained(kind, is_pruned):
+    model = classifier_of("open_clip")
+    with pytest.raises(BaselineError, match="compares images with texts"):
+        kind(prune(model, HeadSet.all(model)) if is_pruned else model)
+
+
 def test_classifiers_of_another_seed_are_others_and_of_the_same_the_same():
     first, again, other = (ClassifierEnsemble(whole("timm"), 2, seed) for seed in (0, 0, 2))
     assert same(first, again)
@@ -109,6 +131,26 @@ def test_dropout_draws_the_same_each_time_and_leaves_the_network_as_it_was():
     assert not network.training
     assert (first - plain[:, None]).abs().amax(dim=(0, 2)).min() > 1e-4
     assert method.cost().params == single_cost(network.backbone).params
+
+
+def test_seeds_of_methods_leave_the_generators_of_every_gpu_as_they_were(monkeypatch):
+    """As torch sees two GPUs: `torch.manual_seed` seeds all of them, wherever the network is."""
+    gpus = {"states": ["one", "other"]}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: list(gpus["states"]))
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda states: gpus.update(states=list(states)))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: gpus.update(states=[seed, seed]))
+    start, (inputs, _) = whole("timm"), labelled("timm", rows=2)
+    for draw in (
+        lambda: McDropout(start, p=0.1).members(inputs),
+        lambda: draw_classifier(copy.deepcopy(start), 0),
+        lambda: LoraTrainee(copy.deepcopy(start), 2, 8, 0),
+        lambda: Mimo(start),
+    ):
+        draw()
+        assert gpus["states"] == ["one", "other"]
+    torch.manual_seed(0)
+    assert gpus["states"] == [0, 0], "torch seeds GPUs in another way now, and this test sees nothing"
 
 
 def test_a_network_without_dropout_is_refused():

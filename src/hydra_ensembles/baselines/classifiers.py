@@ -1,9 +1,8 @@
 """One encoder with several classifiers: what the paper's text (5.2) literally says of its Deep Ensembles (D).
 
-Shapes: B batch, M members, C classes.
+Shapes: B batch, M members, D width that a classifier sees, C classes.
 """
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -12,27 +11,25 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines.method import BaselineError
-from hydra_ensembles.baselines.starting import tower_of
+from hydra_ensembles.baselines.starting import members_of, seen_and_made, tower_of
 from hydra_ensembles.data import Data
 from hydra_ensembles.evaluation.costs import network_cost
-from hydra_ensembles.fusion import fuse
-from hydra_ensembles.heads import HeadSet, Member, prune
+from hydra_ensembles.heads import Member
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune_members
+from hydra_ensembles.members.checkpoint import own_randomness
 from hydra_ensembles.members.recipes import recipe_named
 
 
 class ClassifierEnsemble(nn.Module):
     """M classifiers, each drawn with a seed of its own, on one encoder that stays as it is.
 
-    A classifier is the last linear layer. The encoder runs once: answers are those of a hydra whose trunk is the
-    whole encoder.
+    A classifier is the last linear layer. The encoder runs once, without dropout.
     """
 
     def __init__(self, model: nn.Module, members: int = 3, seed: int = 0):
         super().__init__()
-        start = model if isinstance(model, Member) else prune(model, HeadSet.all(model))
-        self.networks = nn.ModuleList(copy.deepcopy(start) for _ in range(members))
+        self.networks = members_of(model, members, "an ensemble of classifiers")
         for m, network in enumerate(self.networks):
             assert isinstance(network, Member)
             draw_classifier(network, seed + m)
@@ -43,8 +40,9 @@ class ClassifierEnsemble(nn.Module):
 
     def members(self, inputs: Inputs) -> Tensor:
         """The logits of every classifier `(B, M, C)`, from one pass through the encoder."""
-        # Fused anew each time: it costs copies of pointers only, and the classifiers may have been trained since.
-        return fuse([one for one in self.networks if isinstance(one, Member)]).members(inputs)
+        first, *others = (_tower(network) for network in self.networks)
+        seen_BD, logits_BC = seen_and_made(first, inputs)
+        return torch.stack([logits_BC, *(tower.readout.classifier(seen_BD) for tower in others)], dim=1)
 
     def cost(self, text_tokens: int | None = None) -> Cost:
         """One network, and M - 1 more classifiers."""
@@ -60,7 +58,7 @@ def draw_classifier(member: Member, seed: int) -> None:
     classifier = classifier_of(member)
     if classifier is None:
         raise BaselineError(f"{type(member.model).__name__} has no classifier to draw; build it with classes")
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with own_randomness(), torch.no_grad():
         torch.manual_seed(seed)
         classes, width = classifier.weight.shape
         fresh = nn.Linear(width, classes, bias=classifier.bias is not None)
@@ -70,4 +68,8 @@ def draw_classifier(member: Member, seed: int) -> None:
 
 def classifier_of(network: nn.Module) -> Any:
     """The last linear layer."""
-    return tower_of(network.model if isinstance(network, Member) else network).readout.classifier
+    return _tower(network).readout.classifier
+
+
+def _tower(network: nn.Module) -> Any:
+    return tower_of(network.model if isinstance(network, Member) else network)

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines.classifiers import classifier_of, draw_classifier
 from hydra_ensembles.baselines.method import BaselineError
-from hydra_ensembles.baselines.starting import check_layers_are_called
+from hydra_ensembles.baselines.starting import check_layers_are_called, members_of
 from hydra_ensembles.data import Data
 from hydra_ensembles.evaluation.answers import member_logits
 from hydra_ensembles.evaluation.costs import network_cost
-from hydra_ensembles.heads import HeadSet, Member, prune
+from hydra_ensembles.heads import Member
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune_members
+from hydra_ensembles.members.checkpoint import own_randomness
 from hydra_ensembles.members.recipes import recipe_named
 from hydra_ensembles.members.trainee import Trainee
 from hydra_ensembles.optional import import_extra
@@ -36,8 +37,7 @@ class LoraEnsemble(nn.Module):
 
     def __init__(self, model: nn.Module, members: int = 3, rank: int = 4, alpha: float = 8, seed: int = 0):
         super().__init__()
-        start = model if isinstance(model, Member) else prune(model, HeadSet.all(model))
-        self.networks = nn.ModuleList(copy.deepcopy(start) for _ in range(members))
+        self.networks = members_of(model, members, "a LoRA ensemble")
         self.rank, self.alpha = rank, alpha
         for m, network in enumerate(self.networks):
             assert isinstance(network, Member)
@@ -100,7 +100,7 @@ class LoraTrainee(Trainee):
                 f"{type(member.model).__name__} has no linear layer called {', '.join(sorted(TARGETS))}"
             )
         settings = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0, bias="none")
-        with torch.random.fork_rng(devices=[]):
+        with own_randomness():
             torch.manual_seed(seed)
             peft.inject_adapter_in_model(settings, member.model)
         for parameter in member.parameters():  # peft freezes all but its own; the recipe decides here

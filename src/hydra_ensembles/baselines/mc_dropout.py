@@ -18,6 +18,7 @@ from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import own_logits
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune
+from hydra_ensembles.members.checkpoint import own_randomness
 from hydra_ensembles.members.trainee import Trainee
 
 
@@ -44,7 +45,7 @@ class McDropout(nn.Module):
 
     def members(self, inputs: Inputs) -> Tensor:
         """The logits of every pass `(B, M, C)`."""
-        with _dropping(self.network), torch.random.fork_rng(devices=[]):
+        with _dropping(self.network), own_randomness():
             torch.manual_seed(self.seed)
             return torch.stack([own_logits(self.network, inputs) for _ in range(self.passes)], dim=1)
 

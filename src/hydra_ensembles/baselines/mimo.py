@@ -16,6 +16,7 @@ from hydra_ensembles.data import Data
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune
+from hydra_ensembles.members.checkpoint import own_randomness
 from hydra_ensembles.members.trainee import Trainee
 from hydra_ensembles.optional import import_extra
 
@@ -120,7 +121,7 @@ def _widen(model: nn.Module, members: int, seed: int) -> None:
         if hasattr(part, "num_channels"):  # transformers looks whether images have as many
             part.num_channels = conv.in_channels
     classifier: Any = module_with(model, tower.readout.classifier.weight)
-    with torch.random.fork_rng(devices=[]):
+    with own_randomness():
         torch.manual_seed(seed)
         fresh = nn.Linear(classifier.in_features, members * classifier.out_features, classifier.bias is not None)
     classifier.weight = nn.Parameter(fresh.weight.detach().to(classifier.weight))

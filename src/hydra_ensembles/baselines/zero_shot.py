@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs, ZeroShotClassifier
 from hydra_ensembles.baselines.method import BaselineError
+from hydra_ensembles.baselines.starting import seen_and_made
 from hydra_ensembles.data import Data, as_batches
 from hydra_ensembles.data.batches import inputs_to
 from hydra_ensembles.heads import Member
@@ -30,13 +31,8 @@ def seen_and_features(classifier: ZeroShotClassifier, tower: str, inputs: Inputs
     The text tower sees the prompts, whatever it is given. Through the composed backbone, which has no dropout.
     """
     found: Any = Backbone.of(classifier).towers[tower]
-    seen: list[Tensor] = []
-    hook = last_layer(classifier, tower, found).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    try:
-        features_NE = found(inputs)
-    finally:
-        hook.remove()
-    return seen[0], features_NE
+    last_layer(classifier, tower, found)  # refuses a tower without one
+    return seen_and_made(found, inputs)
 
 
 def last_layer(classifier: ZeroShotClassifier, tower: str, found: Any = None) -> Any:
