@@ -5,6 +5,7 @@ import http.client
 import json
 import logging
 import socket
+import shutil
 import struct
 import threading
 import time
@@ -20,11 +21,13 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from deciding import NAMES, TEXT, hydra_of
-from hydra_ensembles.scale import serving
+from hydra_ensembles import Hydra
+from hydra_ensembles.scale import replica, serving
 from hydra_ensembles.scale.front import front
 from hydra_ensembles.scale.limits import Limits
 from hydra_ensembles.scale.logs import JsonLines
-from hydra_ensembles.scale.replica import Replica, Served
+from hydra_ensembles.scale.replica import Replica, Served, stamp_of
+from hydra_ensembles.store.whole import draft_of
 from tiny_sets import IMAGE, png
 
 LIMITS = Limits(body_bytes=50_000, pixels=100_000, characters=200, waiting=4, body_seconds=1.0, answer_seconds=2.0)
@@ -278,11 +281,6 @@ def test_logs_hold_no_inputs(models, caplog):
 
 
 def test_a_replaced_directory_is_taken_over(models, tmp_path, monkeypatch):
-    import shutil
-
-    from hydra_ensembles import Hydra
-    from hydra_ensembles.scale import replica
-
     monkeypatch.setattr(replica, "LOOK_EVERY_S", 0.05)
     shutil.copytree(models / "image", tmp_path / "served")
     served = Replica(str(tmp_path / "served"), 1)
@@ -342,3 +340,17 @@ def _cases(operation):
         with suppress(Unsatisfiable):  # a request without parameters has no wrong form
             ours(given(case=operation.as_strategy(generation_mode=mode))(lambda case: found.append(case)))()
     return found
+        config = json.loads((models / "image" / "config.json").read_text())
+        config["preprocess"]["mean"] = 0.5  # a TypeError, none of ours
+        (tmp_path / "served" / "config.json").write_text(json.dumps(config))
+        await asyncio.sleep(0.5)
+        assert served.served.digest == first
+        assert not served.watching.done()
+def test_a_draft_is_no_new_model(models, tmp_path):
+    shutil.copytree(models / "image", tmp_path / "served")
+    before = stamp_of(str(tmp_path / "served"))
+    draft_of(tmp_path / "served" / "config.json").write_text("{")
+    assert [name for name, *_ in before] == ["config.json", "model.safetensors"]
+    assert stamp_of(str(tmp_path / "served")) == before
+
+

@@ -110,23 +110,26 @@ class Replica:
         """Take the new model once the directory is replaced; a broken one is left alone."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            stamp = stamp_of(self.reference)
-            if stamp == self.stamp:
-                continue
-            self.stamp = stamp
             try:
+                stamp = stamp_of(self.reference)
+                if stamp == self.stamp:
+                    continue
+                self.stamp = stamp
                 new = await asyncio.to_thread(Served, self.reference, self.device)
                 if new.kind != self.served.kind:
                     raise DataError(f"it takes {new.kind}s, the one that is served takes {self.served.kind}s")
             except HydraError as error:
                 log.error("the new model is not taken: %s", error)
+            except Exception:  # whatever a damaged directory, or too little memory, brings: the next look may do better
+                log.exception("the new model is not taken")
             else:
                 log.info("model %s takes the place of %s", new.digest, self.served.digest)
                 self.served = new
 
 
 def stamp_of(reference: str) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of the files of a model directory; nothing for any other reference."""
+    """Names, sizes and times of the files of a model directory, drafts aside; nothing for any other reference."""
     directory = Path(expand(reference))
     files = sorted(directory.iterdir()) if directory.is_dir() else []
-    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+    whole = [file for file in files if file.is_file() and not file.name.startswith(".")]
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in whole]
