@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import io
 import json
 import logging
 import socket
@@ -17,6 +18,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from PIL import Image
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
@@ -109,6 +111,14 @@ def bomb():
     return start + png(np.zeros((2, 2, 3), dtype=np.uint8))[33:]
 
 
+def eps():
+    """What Pillow would have Ghostscript draw."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((20, 20, 3), dtype=np.uint8)).save(buffer, "EPS")
+    assert Image.open(buffer).size == (20, 20)
+    return buffer.getvalue()
+
+
 def test_an_image_is_answered(models):
     served = Served(str(models / "image"))
     with running(front(direct(served), "image", limits=LIMITS)) as address:
@@ -141,6 +151,7 @@ def test_one_broken_image_does_not_spoil_its_batch(models):
     [
         (b"", "image/png", 422, "empty"),
         (b"no image", "image/png", 422, "not an image"),
+        (eps(), "application/octet-stream", 422, "not an image"),
         (picture()[:-100], "image/png", 422, "cannot be read"),
         (bomb(), "image/png", 413, "pixels"),
         (picture(400), "image/png", 413, "longer than 50,000 bytes"),

@@ -8,6 +8,9 @@ from typing import Any
 
 from hydra_ensembles.optional import import_extra
 
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""That a service opens. Pillow knows more, and hands some of them (EPS) to other programs."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -53,11 +56,12 @@ def checked_image(content: bytes, limits: Limits) -> bytes:
     if not content:
         raise Refusal(422, "the body is empty; send the bytes of an image")
     try:
-        width, height = images.open(io.BytesIO(content)).size
+        width, height = images.open(io.BytesIO(content), formats=IMAGE_FORMATS).size
     except images.DecompressionBombError:
         raise Refusal(413, f"the image has more than {limits.pixels:,} pixels") from None
     except Exception:  # whatever Pillow makes of bytes that are no image
-        raise Refusal(422, "the body is not an image that can be read") from None
+        known = ", ".join(IMAGE_FORMATS)
+        raise Refusal(422, f"the body is not an image that can be read ({known})") from None
     if width * height > limits.pixels:
         raise Refusal(413, f"the image has {width} x {height} pixels, more than {limits.pixels:,}")
     return content
