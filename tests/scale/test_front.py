@@ -223,6 +223,47 @@ def test_slow_clients_are_not_waited_for(models, monkeypatch):
             assert time.monotonic() - started < 5
 
 
+async def quick(wanted):
+    return {"label": 0, "probability": 0.5, "decision": None}
+
+
+@pytest.mark.parametrize(("token", "status"), [(None, b"200"), ("key", b"401")])
+def test_slow_clients_are_not_waited_for_after_an_answer(token, status, monkeypatch):
+    """A byte now and then keeps neither the head of a second request open, nor the body of one that is refused."""
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.5)
+    with running(front(quick, "image", limits=LIMITS, token=token)) as address:
+        host, port = address.split(":")
+        head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
+        length = len(picture()) if token is None else 10_000
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(head % length + picture())
+            assert client.recv(12) == b"HTTP/1.1 " + status
+            client.settimeout(0.1)
+            is_open, until = True, time.monotonic() + 10
+            while is_open and time.monotonic() < until:
+                with suppress(TimeoutError):
+                    try:
+                        client.sendall(b"P")
+                        is_open = client.recv(1000) != b""
+                    except ConnectionError:
+                        is_open = False
+            assert not is_open
+
+
+def test_a_connection_is_kept_between_requests(monkeypatch):
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.2)
+    with running(front(quick, "image", limits=LIMITS)) as address:
+        connection = http.client.HTTPConnection(address, timeout=20)
+        sockets = set()
+        for _ in range(3):
+            connection.request("POST", "/predict", picture(), {"Content-Type": "image/png"})
+            assert connection.getresponse().read().startswith(b'{"label":0')
+            sockets.add(connection.sock)
+            time.sleep(0.4)
+        assert len(sockets) == 1
+        connection.close()
+
+
 def test_too_many_are_told_to_come_back(models):
     at_work = threading.Event()
 

@@ -158,18 +158,35 @@ def asking(ray: Any, handle: Any, tries: int) -> Ask:
 def run_front(app: Any, host: str, port: int, started: Callable[[str], None] | None) -> None:
     """Answer until SIGTERM or Ctrl-C; then take no more, and finish what was begun."""
     uvicorn = import_extra("uvicorn", "scale", "serving")
-    h11 = import_extra("uvicorn.protocols.http.h11_impl", "scale", "serving")
+    protocol = import_extra("uvicorn.protocols.http.h11_impl", "scale", "serving")
+    h11 = import_extra("h11", "scale", "serving")
 
-    class Patient(h11.H11Protocol):  # type: ignore[misc,name-defined]
-        """Closes a connection that has sent no whole request head for too long."""
+    class Patient(protocol.H11Protocol):  # type: ignore[misc,name-defined]
+        """Closes a connection on which a request head is begun, but not whole for too long; the first is always begun.
+
+        Likewise one whose body goes on after the answer. A connection on which nothing comes is uvicorn's to close.
+        """
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.loop.call_later(HEADER_SECONDS, self._close_unless_asked)
+            self.closing = self.loop.call_later(HEADER_SECONDS, transport.close)
 
-        def _close_unless_asked(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
-                self.transport.close()
+        def handle_events(self) -> None:
+            super().handle_events()
+            if self.conn.their_state is h11.IDLE:
+                is_awaited = self.cycle is None or bool(self.conn.trailing_data[0])
+            else:
+                is_awaited = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+            if not is_awaited and self.closing is not None:
+                self.closing.cancel()
+                self.closing = None
+            elif is_awaited and self.closing is None:
+                self.closing = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self.closing is not None:
+                self.closing.cancel()
 
     class Server(uvicorn.Server):  # type: ignore[misc,name-defined]
         """Says where it is, and that it is leaving."""
