@@ -5,8 +5,8 @@ import http.client
 import io
 import json
 import logging
-import socket
 import shutil
+import socket
 import struct
 import threading
 import time
@@ -319,6 +319,8 @@ def test_a_token_is_wanted_where_one_is_set(models):
         assert post(address, picture(), Authorization="Bearer kex")[0] == 401
         assert post(address, picture(), Authorization="Bearer key")[0] == 200
         assert post(address, None, path="/metrics")[0] == 401
+        for path in ("/docs", "/redoc", "/openapi.json"):
+            assert post(address, None, path=path)[0] == 404
         assert post(address, None, path="/healthz")[0] == 200
 
 
@@ -344,6 +346,12 @@ def test_a_replaced_directory_is_taken_over(models, tmp_path, monkeypatch):
         (tmp_path / "served" / "config.json").write_text("{")
         await asyncio.sleep(0.3)
         assert served.served.digest == first  # a broken one is left alone
+        config = json.loads((models / "image" / "config.json").read_text())
+        config["preprocess"]["mean"] = 0.5  # a TypeError, none of ours
+        (tmp_path / "served" / "config.json").write_text(json.dumps(config))
+        await asyncio.sleep(0.5)
+        assert served.served.digest == first
+        assert not served.watching.done()
         shutil.rmtree(tmp_path / "served")
         other = Hydra.load(models / "image")
         other.fitted = other.fitted.__class__()
@@ -359,6 +367,14 @@ def test_a_replaced_directory_is_taken_over(models, tmp_path, monkeypatch):
         assert said[0]["decision"] is None
 
     asyncio.run(watch())
+
+
+def test_a_draft_is_no_new_model(models, tmp_path):
+    shutil.copytree(models / "image", tmp_path / "served")
+    before = stamp_of(str(tmp_path / "served"))
+    draft_of(tmp_path / "served" / "config.json").write_text("{")
+    assert [name for name, *_ in before] == ["config.json", "model.safetensors"]
+    assert stamp_of(str(tmp_path / "served")) == before
 
 
 @pytest.mark.parametrize("kind", ["image", "text"])
@@ -392,17 +408,3 @@ def _cases(operation):
         with suppress(Unsatisfiable):  # a request without parameters has no wrong form
             ours(given(case=operation.as_strategy(generation_mode=mode))(lambda case: found.append(case)))()
     return found
-        config = json.loads((models / "image" / "config.json").read_text())
-        config["preprocess"]["mean"] = 0.5  # a TypeError, none of ours
-        (tmp_path / "served" / "config.json").write_text(json.dumps(config))
-        await asyncio.sleep(0.5)
-        assert served.served.digest == first
-        assert not served.watching.done()
-def test_a_draft_is_no_new_model(models, tmp_path):
-    shutil.copytree(models / "image", tmp_path / "served")
-    before = stamp_of(str(tmp_path / "served"))
-    draft_of(tmp_path / "served" / "config.json").write_text("{")
-    assert [name for name, *_ in before] == ["config.json", "model.safetensors"]
-    assert stamp_of(str(tmp_path / "served")) == before
-
-

@@ -26,16 +26,19 @@ def serve(
     """Answer POST /predict with label, probabilities, uncertainty and decision; /docs describes it.
 
     A model directory that is replaced is taken over without a pause. Where the environment variable HYDRA_TOKEN is
-    set, requests must bring it as bearer token. Ends on SIGTERM or Ctrl-C, when all that was begun is answered.
+    set, requests must bring it as bearer token, and /docs is switched off. Ends on SIGTERM or Ctrl-C, when all that
+    was begun is answered.
 
     Example:  hydra-ens serve runs/hydra --threads 2 --port 8000
     """
     import logging
+    import os
 
     from rich.console import Console
 
     from hydra_ensembles.scale.limits import Limits
     from hydra_ensembles.scale.logs import log_as_json
+    from hydra_ensembles.scale.serving import TOKEN
     from hydra_ensembles.scale.serving import serve as serve_model
 
     if max_replicas is not None and max_replicas < replicas:
@@ -53,9 +56,8 @@ def serve(
 
     def say(address: str) -> None:
         starting.stop()
-        console.print(
-            f"{address}/predict  (described at {address}/docs; Ctrl-C ends it)", highlight=False, soft_wrap=True
-        )
+        described = "" if TOKEN in os.environ else f"described at {address}/docs; "
+        console.print(f"{address}/predict  ({described}Ctrl-C ends it)", highlight=False, soft_wrap=True)
 
     try:
         serve_model(

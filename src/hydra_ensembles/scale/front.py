@@ -78,7 +78,8 @@ def front(
         ask: who answers.
         kind: `"image"` or `"text"`.
         limits: what is refused.
-        token: where given, every path but `/healthz` and `/readyz` wants it as bearer token.
+        token: where given, every path but `/healthz` and `/readyz` wants it as bearer token; `/docs` and other pages
+            that describe the service, for which a browser gives none, are switched off.
         name: of the model, for the title of the page.
         ready: says whether somebody is there who answers; always, where it is not given.
     """
@@ -86,7 +87,9 @@ def front(
     responses = import_extra("fastapi.responses", "scale", "serving")
     metrics = Metrics()
     limits = limits or Limits()
-    app = fastapi.FastAPI(title=f"{name}: predictions with uncertainty", version=__version__)
+    described_at = "/openapi.json" if token is None else None  # without it FastAPI has no /docs and /redoc either
+    title = f"{name}: predictions with uncertainty"
+    app = fastapi.FastAPI(title=title, version=__version__, openapi_url=described_at)
     app.state.is_ready = True
     waiting = 0
 
