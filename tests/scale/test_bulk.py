@@ -9,10 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from deciding import NAMES, TEXT, hydra_of
 from hydra_ensembles import Hydra
@@ -21,7 +23,7 @@ from hydra_ensembles.data import DataError, load_data
 from hydra_ensembles.evaluation import answers
 from hydra_ensembles.scale import bulk, score
 from hydra_ensembles.scale.cluster import ScaleError
-from hydra_ensembles.scale.inputs import list_input
+from hydra_ensembles.scale.inputs import Block, list_input
 from hydra_ensembles.uncertainty import predict
 from tiny_sets import IMAGE, png
 
@@ -98,6 +100,115 @@ def test_what_is_there_is_passed_over_and_another_run_refused(reviews, scored, m
         score(*asked, **{**options, "rows_a_block": 11})
     with pytest.raises(ScaleError, match="holds parquet files but no manifest"):
         score(asked[0], asked[1], str(reviews / "in"))
+
+
+class BeganScoring(Exception):
+    """In place of Ray: what was asked for is not refused."""
+
+
+@pytest.fixture
+def begins(monkeypatch):
+    """Scores until there is work for Ray."""
+
+    def no_cluster(*_):
+        raise BeganScoring
+
+    def begin(*asked, **options):
+        with pytest.raises(BeganScoring):
+            score(*map(str, asked), **options)
+
+    monkeypatch.setattr(bulk, "cluster", no_cluster)
+    return begin
+
+
+def test_another_input_in_the_same_output_is_refused(reviews, begins, tmp_path, monkeypatch):
+    for name in ("in", "same"):
+        shutil.copytree(reviews / "in", tmp_path / name)
+    asked = (reviews / "hydra", tmp_path / "in", tmp_path / "out")
+    begins(*asked)
+    begins(*asked)
+    monkeypatch.chdir(tmp_path)
+    begins(asked[0], "in/", "out")
+    with pytest.raises(ScaleError, match="was begun with another input"):
+        score(str(asked[0]), "same", "out")
+    shutil.copyfile(tmp_path / "same" / "a.parquet", tmp_path / "in" / "a.parquet")  # as long as before
+    with pytest.raises(ScaleError, match="was begun with another input"):
+        score(*map(str, asked))
+
+
+def test_an_archive_is_known_again_in_another_process(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n')
+    packed = shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path, "x.jsonl")
+    found = list_input(f"zip://x.jsonl::{packed}").digest
+    code = f"from hydra_ensembles.scale.inputs import list_input; print(list_input('zip://x.jsonl::{packed}').digest)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == found
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("classes", [*NAMES[1:], NAMES[0]]), ("preprocess", {**TEXT, "max_tokens": 12})]
+)
+def test_a_model_that_says_otherwise_is_refused(reviews, begins, tmp_path, field, value):
+    """Weights and thresholds are the same; what they are asked about, or what their answers are called, is not."""
+    begins(reviews / "hydra", reviews / "in", tmp_path / "out")
+    other = Hydra.load(reviews / "hydra")
+    setattr(other, field, value)
+    other.save(tmp_path / "hydra")
+    with pytest.raises(ScaleError, match=f"was begun with another {field}"):
+        score(str(tmp_path / "hydra"), str(reviews / "in"), str(tmp_path / "out"))
+
+
+class KeepsListings(LocalFileSystem):
+    """As object stores' file systems do: what was listed once is all there is, for this process."""
+
+    protocol = "kept"
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.listed = {}
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return os.fspath(path).removeprefix("kept://").rstrip("/")
+
+    def ls(self, path, detail=False, **options):
+        path = self._strip_protocol(path)
+        if path not in self.listed:
+            self.listed[path] = super().ls(path, detail=True)
+        return self.listed[path] if detail else [one["name"] for one in self.listed[path]]
+
+    def info(self, path, **options):
+        path = self._strip_protocol(path)
+        listed = self.listed.get(path.rpartition("/")[0])
+        if listed is not None and path not in [one["name"] for one in listed]:
+            raise FileNotFoundError(path)
+        return super().info(path)
+
+    def exists(self, path, **options):
+        try:
+            return bool(self.info(path))
+        except FileNotFoundError:
+            return False
+
+    def _open(self, path, mode="rb", **options):
+        if mode == "rb":
+            self.info(path)
+        return super()._open(path, mode=mode, **options)
+
+    def invalidate_cache(self, path=None):
+        self.listed.clear()
+
+
+def test_what_other_processes_wrote_is_seen(tmp_path):
+    fsspec.register_implementation("kept", KeepsListings, clobber=True)
+    assert bulk._existing(f"kept://{tmp_path}") == set()
+    names = ("file", "row", "label", "probability", "entropy", "mutual_information", "decision")
+    part = bulk.as_parquet({name: [] for name in names}, 1.5)
+    (tmp_path / "part-000000.parquet").write_bytes(part)
+    with pytest.raises(FileNotFoundError):
+        fsspec.filesystem("kept").open(f"{tmp_path}/part-000000.parquet")
+    found = bulk._summary(f"kept://{tmp_path}", [Block("part-000000", ("a.jsonl",), 0, 2)], 1.0)
+    assert (found["rows"], found["quarantined"], found["worker_seconds"]) == (2, 2, 1.5)
+    assert bulk._existing(f"kept://{tmp_path}") == {"part-000000.parquet", "summary.json"}
 
 
 def test_unreadable_rows_go_to_quarantine(reviews, two_cpus, tmp_path):

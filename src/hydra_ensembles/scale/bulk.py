@@ -9,6 +9,7 @@ that have none, and no row is lost or doubled. Rows that cannot be read go to a 
     OUTPUT/summary.json             when all is done
 """
 
+import hashlib
 import io
 import json
 import logging
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 
 from hydra_ensembles.data import Batches, DataError, Rows, batches_for, open_data
-from hydra_ensembles.data.loading import classes_of
+from hydra_ensembles.data.loading import classes_of, preprocess_of
 from hydra_ensembles.data.opening import open_images
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation import answers
@@ -93,8 +94,10 @@ def score(
     found, model, output = list_input(address), load_network(reference).eval(), absolute(output)
     columns = {"text": text, "image": image}
     about = {
-        "format": 1,
+        "format": 2,
         "model": model_digest(model),
+        "preprocess": _hash(preprocess_of(model)),
+        "classes": classes_of(model),
         "fitted": model.fitted.to_json() if isinstance(model, Hydra) else None,
         "input": found.digest,
         "rows": found.rows,
@@ -289,6 +292,10 @@ def write_whole(address: str, content: bytes) -> None:
     else:
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
         files.pipe_file(path, content)  # object stores show a file when it is all there
+
+
+def _hash(about: Any) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _existing(output: str) -> set[str]:

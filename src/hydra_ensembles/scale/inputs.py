@@ -7,7 +7,7 @@ blocks again.
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,18 @@ from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
 
 TABLES = (".parquet", ".jsonl")
+_VERSIONS = ("ETag", "etag", "generation", "Content-MD5", "CRC", "mtime", "LastModified", "last_modified")
+_VERSIONS += ("Last-Modified", "modified", "created")
+"""What fsspec's file systems call it; the first that is there counts."""
 
 
 @dataclass(frozen=True)
 class File:
-    """One file: its path below the input, how long it is, and how many rows it has; an image is one row."""
+    """One file: its path below the input, how long it is, which version, and how many rows it has; an image is one."""
 
     path: str
     size: int
+    version: str
     rows: int
 
 
@@ -57,8 +61,9 @@ class Input:
 
     @property
     def digest(self) -> str:
-        """A hash of names, sizes and numbers of rows."""
-        return hashlib.sha256(json.dumps([asdict(file) for file in self.files]).encode()).hexdigest()[:16]
+        """A hash of the place, and of names, sizes, versions and numbers of rows."""
+        about = [self.root.rstrip("/"), [asdict(file) for file in self.files]]
+        return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
     def blocks(self, rows: int) -> list[Block]:
         """Blocks of at most so many rows; none spans two tables."""
@@ -90,7 +95,10 @@ def list_input(address: str) -> Input:
         tables = [(one, name) for one, name in below if Path(name).suffix.lower() in TABLES]
         images = [(one, name) for one, name in below if Path(name).suffix.lower() in IMAGES]
         chosen = tables or images
-        listed = [File(name, int(files.size(one)), _rows(files, one) if tables else 1) for one, name in chosen]
+        listed = []
+        for one, name in chosen:
+            about = files.info(one)
+            listed.append(File(name, int(about["size"]), _version(about), _rows(files, one) if tables else 1))
     except (OSError, ValueError) as error:
         raise DataError(f"{address} cannot be listed: {in_one_line(error)}") from None
     if not listed:
@@ -109,13 +117,27 @@ def _directory(address: str) -> str:
     return f"{directory}/{chained}{outer}" if directory.endswith(":/") else f"{directory}{chained}{outer}"
 
 
+def _version(about: Mapping[str, Any]) -> str:
+    """What tells a file from one that takes its place: a checksum where the store has one, else a time.
+
+    fsspec's own `ukey` is no help: that of an archive is another in each process, that of a local file changes with its
+    links and permissions.
+
+    >>> _version({"name": "a", "size": 3, "mtime": 1.5}), _version({"ETag": "d41d8", "LastModified": "2026"})
+    ('mtime 1.5', 'ETag d41d8')
+    """
+    known = (key for key in _VERSIONS if about.get(key) is not None)
+    return next((f"{key} {about[key]}" for key in known), "")
+
+
 def file_system(address: str) -> tuple[Any, str]:
-    """Where an address is, and the path there."""
+    """Where an address is, and the path there; nothing is remembered of what was there before."""
     fsspec = import_extra("fsspec", "scale", "reading and writing files anywhere")
     try:
         files, path = fsspec.url_to_fs(address)
     except (ImportError, ValueError) as error:
         raise DataError(f"{address} cannot be opened: {in_one_line(error)}") from None
+    files.invalidate_cache()  # object stores keep listings, but other processes write here
     return files, path.rstrip("/")
 
 
