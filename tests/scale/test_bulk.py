@@ -24,6 +24,7 @@ from hydra_ensembles.evaluation import answers
 from hydra_ensembles.scale import bulk, score
 from hydra_ensembles.scale.cluster import ScaleError
 from hydra_ensembles.scale.inputs import Block, list_input
+from hydra_ensembles.scale.lines import open_lines
 from hydra_ensembles.uncertainty import predict
 from tiny_sets import IMAGE, png
 
@@ -212,26 +213,74 @@ def test_what_other_processes_wrote_is_seen(tmp_path):
 
 
 def test_unreadable_rows_go_to_quarantine(reviews, two_cpus, tmp_path):
+    """Wherever they stand, in the first row as in any other, and where a block has no others."""
     (tmp_path / "in").mkdir()
     lines = [json.dumps({"id": row, "text": text}) for row, text in enumerate(sentences(3, 12))]
     lines[2], lines[5], lines[11] = '{"id": 2, "te', json.dumps({"id": 5, "text": None}), json.dumps({"id": 11})
     (tmp_path / "in" / "x.jsonl").write_text("\n".join(lines) + "\n\n")
-    (tmp_path / "in" / "y.jsonl").write_text('{"id": 0, "text": "a"}\n{"id": 1}\n')
+    (tmp_path / "in" / "y.jsonl").write_text('{"id": "a"}\n{"id": "b", "text": "a"}\n{"id": [1], "text": "b"}\n')
+    (tmp_path / "in" / "z.jsonl").write_text("{\n[]\n" + "[" * 5000 + '\n{"text": "a \\ud800", "id": 0}\n')
     summary = score(
-        str(reviews / "hydra"), f"file://{tmp_path}/in", f"{tmp_path}/out", id_column="id", rows_a_block=6, workers=1
+        str(reviews / "hydra"), f"file://{tmp_path}/in", f"{tmp_path}/out", id_column="id", rows_a_block=3, workers=1
     )
-    assert (summary["rows"], summary["scored"], summary["quarantined"]) == (14, 10, 4)
+    assert (summary["rows"], summary["scored"], summary["quarantined"]) == (19, 11, 8)
     found = read(tmp_path / "out")
-    assert found["row"].to_pylist() == [0, 1, 3, 4, 6, 7, 8, 9, 10, 0]
-    assert found["id"].to_pylist() == found["row"].to_pylist()
+    assert found["row"].to_pylist() == [0, 1, 3, 4, 6, 7, 8, 9, 10, 1, 2]
+    assert found["id"].to_pylist() == ["0", "1", "3", "4", "6", "7", "8", "9", "10", "b", "[1]"]
     broken = [
         json.loads(line)
         for file in sorted((tmp_path / "out" / "quarantine").iterdir())
         for line in file.read_text().splitlines()
     ]
-    assert [f"{one['file']} {one['row']}" for one in broken] == ["x.jsonl 2", "x.jsonl 5", "x.jsonl 11", "y.jsonl 1"]
-    for one, words in zip(broken, ("is not JSON", "expected a text", "has no 'text'", "has no 'text'"), strict=True):
+    reasons = {
+        "x.jsonl 2": "is not JSON",
+        "x.jsonl 5": "expected a text",
+        "x.jsonl 11": "has no 'text'",
+        "y.jsonl 0": "has no 'text'",
+        "z.jsonl 0": "is not JSON",
+        "z.jsonl 1": "is a list, expected an object",
+        "z.jsonl 2": "is not JSON: maximum recursion depth",
+        "z.jsonl 3": "half of a surrogate pair",
+    }
+    assert [f"{one['file']} {one['row']}" for one in broken] == list(reasons)
+    for one, words in zip(broken, reasons.values(), strict=True):
         assert words in one["reason"]
+
+
+@pytest.mark.parametrize("first", ['{"id": "x", "te', '{"id": "x"}', '{"id": "x", "text": null}', '["a"]'])
+def test_the_first_line_of_jsonl_is_no_more_than_any_other(tmp_path, first):
+    (tmp_path / "x.jsonl").write_text(f'{first}\n{{"id": "y", "text": "a b"}}\n')
+    rows = open_lines(tmp_path / "x.jsonl", "text", "id")
+    assert (len(rows), rows.columns.inputs, rows[1].input) == (2, ("text",), "a b")
+    with pytest.raises(DataError, match=r"^row 0 of "):
+        rows[0]
+    (tmp_path / "x.jsonl").write_text('{"id": "x"}\n')
+    with pytest.raises(DataError, match="which column is the input"):
+        open_lines(tmp_path / "x.jsonl", "text", "id")
+
+
+def test_an_id_that_no_table_has_is_refused_before_work(reviews, tmp_path):
+    with pytest.raises(DataError, match=r"a\.parquet has no column 'idd'; it has id, sentence"):
+        list_input(str(reviews / "in"), "idd")
+    (tmp_path / "x.jsonl").write_text('{"i\n{"text": "a"}\n{"id": 3, "text": "b"}\n')
+    assert list_input(str(tmp_path), "id").rows == 3
+    with pytest.raises(DataError, match=r"x\.jsonl has no column 'idd'; it has text, id"):
+        list_input(str(tmp_path), "idd")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_bytes(b"")
+    with pytest.raises(DataError, match="holds images, which have no column 'id'"):
+        list_input(str(tmp_path / "photos"), "id")
+
+
+def test_an_id_has_one_type_in_all_output_files(tmp_path):
+    for name, kind in (("a", pa.int32()), ("b", pa.int32())):
+        pq.write_table(pa.table({"id": pa.array([1], kind), "text": ["a"]}), tmp_path / f"{name}.parquet")
+    assert list_input(str(tmp_path), "id").id_type == pa.int32()
+    part = bulk.as_parquet({"id": [], "decision": []}, 0.0, pa.int32())
+    assert pq.read_schema(pa.BufferReader(part)).field("id").type == pa.int32()
+    (tmp_path / "c.jsonl").write_text('{"id": 1, "text": "a"}\n')
+    assert list_input(str(tmp_path), "id").id_type == pa.string()
+    assert list_input(str(tmp_path / "c.jsonl"), "id").id_type == pa.string()
 
 
 def test_what_no_row_is_to_blame_for_ends_the_run(reviews, two_cpus, tmp_path):

@@ -14,7 +14,7 @@ def score(
         typer.Argument(metavar="INPUT", help="Parquet or jsonl files, or folders of images: a path, pattern or URL."),
     ],
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="A directory, or the URL of one.")],
-    id_column: Annotated[str | None, typer.Option("--id", help="A column that is carried over as 'id'.")] = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="A column of the tables, carried over as 'id'.")] = None,
     text: Annotated[list[str] | None, typer.Option(help="The column with texts; twice for pairs.")] = None,
     image: Annotated[str | None, typer.Option(help="The column with images.")] = None,
     rows_a_block: Annotated[int, typer.Option(min=1, help="Rows of one output file.")] = 4096,

@@ -34,6 +34,7 @@ from hydra_ensembles.fusion import Hydra
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.scale.cluster import ScaleError, cluster, workers_of
 from hydra_ensembles.scale.inputs import Block, Copies, Input, absolute, file_system, is_local, list_input
+from hydra_ensembles.scale.lines import open_lines
 from hydra_ensembles.store import whole
 from hydra_ensembles.uncertainty import Fitted, predict
 
@@ -49,7 +50,7 @@ COLUMNS: Mapping[str, str | None] = {
     "mutual_information": "float",
     "decision": "string",
 }
-"""Of an output file, with their types; `id` as it comes, `class` where the model names its classes."""
+"""Of an output file, with their types; `id` as the input has it, `class` where the model names its classes."""
 ABOUT = "hydra_ensembles"
 """In the footer of an output file: its decisions, counted, and the seconds that it took."""
 MANIFEST, SUMMARY, QUARANTINE = "manifest.json", "summary.json", "quarantine"
@@ -76,7 +77,8 @@ def score(
         reference: a hydra, a member or a model.
         address: parquet or jsonl files, or folders of images: a path, a pattern, or any URL that fsspec knows.
         output: a directory, likewise.
-        id_column: a column of a table that is carried over as `id`.
+        id_column: a column of the tables that is carried over as `id`: with its own type from parquet, as text (JSON,
+            where it is none) from jsonl.
         text: the column with texts, or two for pairs of texts, where its name is not a common one.
         image: the column with images, likewise.
         rows_a_block: rows of an output file, and of what a worker holds.
@@ -91,7 +93,7 @@ def score(
         run, and those of all workers together.
     """
     started = time.monotonic()
-    found, model, output = list_input(address), load_network(reference).eval(), absolute(output)
+    found, model, output = list_input(address, id_column), load_network(reference).eval(), absolute(output)
     columns = {"text": text, "image": image}
     about = {
         "format": 2,
@@ -194,10 +196,9 @@ class Scorer:
         lines, broken = self.lines(block)
         if broken:
             reasons = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in broken)
-            write_whole(f"{self.output}/{QUARANTINE}/{block.name}.jsonl", reasons.encode())
-        write_whole(
-            f"{self.output}/{block.name}.parquet", as_parquet(lines or self._no_lines(), time.monotonic() - started)
-        )
+            write_whole(f"{self.output}/{QUARANTINE}/{block.name}.jsonl", reasons.encode(errors="replace"))
+        content = as_parquet(lines or self._no_lines(), time.monotonic() - started, self.found.id_type)
+        write_whole(f"{self.output}/{block.name}.parquet", content)
 
     def lines(self, block: Block) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
         """The columns of a block's output, and the rows that cannot be read."""
@@ -224,7 +225,7 @@ class Scorer:
         named = [self._named(block, place) for place in places]
         columns: dict[str, list[Any]] = {"file": [one["file"] for one in named], "row": [one["row"] for one in named]}
         if self.id_column is not None:
-            columns["id"] = rows.table.read(rows.chosen, [self.id_column])[0]
+            columns["id"] = self._ids(rows)
         columns |= {"label": labels} | ({} if classes is None else {"class": [classes[label] for label in labels]})
         columns |= {
             "probability": found.confidence.tolist(),
@@ -233,6 +234,13 @@ class Scorer:
             "decision": [None] * len(labels) if found.decision is None else list(found.decision),
         }
         return columns
+
+    def _ids(self, rows: Rows) -> list[Any]:
+        """What is carried over; as JSON where the output holds texts and this is none."""
+        (ids,) = rows.table.read(rows.chosen, [self.id_column or ""])
+        if str(self.found.id_type) != "string":
+            return ids
+        return [one if one is None or isinstance(one, str) else json.dumps(one, default=str) for one in ids]
 
     def _no_lines(self) -> dict[str, list[Any]]:
         """The columns of a block of which no row can be read."""
@@ -245,7 +253,7 @@ class Scorer:
             for _ in self._batches(rows[place : place + 1]):
                 pass
             if self.id_column is not None:
-                rows.table.read(rows.chosen[place : place + 1], [self.id_column])
+                self._ids(rows[place : place + 1])
         except DataError as error:
             return str(error)
         return None
@@ -260,7 +268,12 @@ class Scorer:
         name = block.files[0]
         if self.open is None or self.open[0] != name:
             columns = {key: value for key, value in self.columns.items() if value is not None}
-            self.open = name, open_data(self.copies.local([name])[0], label=False, **columns)
+            (path,) = self.copies.local([name])
+            if path.suffix.lower() == ".jsonl":
+                kind = "text" if "tokenizer" in preprocess_of(self.model) else "image"
+                self.open = name, open_lines(path, kind, self.id_column, **columns)
+            else:
+                self.open = name, open_data(path, label=False, **columns)
         return self.open[1][block.start : block.stop]
 
     def _named(self, block: Block, place: int) -> dict[str, Any]:
@@ -269,11 +282,12 @@ class Scorer:
         return {"file": block.files[0], "row": block.start + place}
 
 
-def as_parquet(columns: Mapping[str, list[Any]], seconds: float) -> bytes:
+def as_parquet(columns: Mapping[str, list[Any]], seconds: float, id_type: Any = None) -> bytes:
     """Columns as the bytes of a parquet file; its footer says how often each decision was taken, and the time."""
     arrow = import_extra("pyarrow", "data", "writing parquet")
     parquet = import_extra("pyarrow.parquet", "data", "writing parquet")
     types = {name: None if kind is None else arrow.type_for_alias(kind) for name, kind in COLUMNS.items()}
+    types["id"] = id_type
     table = arrow.table({name: arrow.array(values, types[name]) for name, values in columns.items()})
     taken = Counter(one for one in columns["decision"] if one is not None)
     about = json.dumps({"decisions": taken, "seconds": round(seconds, 3)})

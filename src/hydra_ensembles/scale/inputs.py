@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ from hydra_ensembles.data import DataError
 from hydra_ensembles.data.folders import IMAGES
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
+from hydra_ensembles.scale.lines import fields_of
 
 TABLES = (".parquet", ".jsonl")
-_VERSIONS = ("ETag", "etag", "generation", "Content-MD5", "CRC", "mtime", "LastModified", "last_modified")
-_VERSIONS += ("Last-Modified", "modified", "created")
+_VERSIONS = (
+    *("ETag", "etag", "generation", "Content-MD5", "CRC"),
+    *("mtime", "LastModified", "last_modified", "Last-Modified", "modified", "created"),
+)
 """What fsspec's file systems call it; the first that is there counts."""
 
 
@@ -54,6 +58,8 @@ class Input:
     root: str
     files: tuple[File, ...]
     are_images: bool
+    id_type: Any = None
+    """Of the column that is carried over, as arrow has it."""
 
     @property
     def rows(self) -> int:
@@ -80,8 +86,12 @@ class Input:
         return [Block(f"part-{number:06d}", *one) for number, one in enumerate(found)]
 
 
-def list_input(address: str) -> Input:
-    """The files behind a path, a pattern or a URL: tables (parquet, jsonl), or images in folders."""
+def list_input(address: str, id_column: str | None = None) -> Input:
+    """The files behind a path, a pattern or a URL: tables (parquet, jsonl), or images in folders.
+
+    Where an `id_column` is to be carried over, all tables must have it. It keeps its type where they are parquet and
+    have the same; else it is text.
+    """
     address = absolute(expand(address))
     files, path = file_system(address)
     try:
@@ -95,15 +105,24 @@ def list_input(address: str) -> Input:
         tables = [(one, name) for one, name in below if Path(name).suffix.lower() in TABLES]
         images = [(one, name) for one, name in below if Path(name).suffix.lower() in IMAGES]
         chosen = tables or images
-        listed = []
+        listed, id_types = [], set()
         for one, name in chosen:
             about = files.info(one)
-            listed.append(File(name, int(about["size"]), _version(about), _rows(files, one) if tables else 1))
+            rows, id_type = _table(files, one, id_column) if tables else (1, None)
+            listed.append(File(name, int(about["size"]), _version(about), rows))
+            id_types.add(id_type)
+    except DataError:
+        raise
     except (OSError, ValueError) as error:
         raise DataError(f"{address} cannot be listed: {in_one_line(error)}") from None
     if not listed:
         raise DataError(f"{address}: no {', '.join(TABLES)} files and no images are there")
-    return Input(above, tuple(listed), not tables)
+    if id_column is None:
+        return Input(above, tuple(listed), not tables)
+    if not tables:
+        raise DataError(f"{address} holds images, which have no column '{id_column}'; the output names their files")
+    text = import_extra("pyarrow", "data", "writing parquet").string()
+    return Input(above, tuple(listed), False, id_types.pop() if len(id_types) == 1 else text)
 
 
 def _directory(address: str) -> str:
@@ -175,11 +194,24 @@ class Copies:
         return places
 
 
-def _rows(files: Any, path: str) -> int:
-    """Rows of a table: a parquet file says it, the lines of others are counted."""
+def _table(files: Any, path: str, id_column: str | None) -> tuple[int, Any]:
+    """Rows of a table, and the type of a column: a parquet file says both, the lines of others are counted."""
+    arrow = import_extra("pyarrow", "data", "reading parquet")
     if path.lower().endswith(".parquet"):
         parquet = import_extra("pyarrow.parquet", "data", "reading parquet")
         with files.open(path, "rb") as opened:
-            return int(parquet.ParquetFile(opened).metadata.num_rows)
-    with files.open(path, "rb") as opened:
-        return sum(1 for line in opened if line.strip(b"\r\n"))
+            about = parquet.ParquetFile(opened)
+        names, rows = about.schema_arrow.names, int(about.metadata.num_rows)
+        id_type = about.schema_arrow.field(id_column).type if id_column in names else None
+    else:
+        names, rows, id_type = [], 0, arrow.string()
+        with files.open(path, "rb") as opened:
+            for line in opened:
+                if line.strip(b"\r\n"):
+                    rows += 1
+                    if id_column is not None and id_column not in names:
+                        with suppress(DataError):  # a line that cannot be read is put aside when its turn comes
+                            names += [name for name in fields_of(line) if name not in names]
+    if id_column is not None and names and id_column not in names:
+        raise DataError(f"{path} has no column '{id_column}'; it has {', '.join(names)}")
+    return rows, id_type
