@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 from deciding import NAMES, hydra_of
+from hydra_ensembles.scale import serving
+from hydra_ensembles.scale.cluster import ScaleError
 from hydra_ensembles.scale.replica import Served
 from ray_workers import workers_named
 from tiny_sets import IMAGE, png
@@ -98,3 +101,33 @@ def test_a_service_from_start_to_end(hydra):
         assert len(requests) >= len(answered)
     finally:
         server.kill()
+
+
+class Left(Exception):
+    """In place of SIGTERM."""
+
+
+def test_a_front_joins_its_model_and_ends_only_what_it_started(hydra, two_cpus, tmp_path):
+    from ray import serve as on_ray
+
+    shutil.copytree(hydra, tmp_path / "other")
+    seen = []
+
+    def leave(address):
+        seen.append(set(on_ray.status().applications))
+        raise Left
+
+    def serve_and_leave(reference, name):
+        with pytest.raises(Left):
+            serving.serve(str(reference), port=0, name=name, batch_size=4, started=leave)
+
+    serving.deploy("one", str(hydra), 1, None, 1, 0, 4, 1.0, 8)
+    try:
+        serve_and_leave(hydra, "one")
+        with pytest.raises(ScaleError, match=r"'one' on this Ray serves .*/hydra, not .*/other; choose another"):
+            serving.serve(str(tmp_path / "other"), port=0, name="one", started=leave)
+        serve_and_leave(tmp_path / "other", "two")
+        assert seen == [{"one"}, {"one", "two"}]
+        assert set(on_ray.status().applications) == {"one"}
+    finally:
+        on_ray.shutdown()

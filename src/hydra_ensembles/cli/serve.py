@@ -21,6 +21,7 @@ def serve(
     max_body_mb: Annotated[float, typer.Option(min=0.001, help="Of a request.")] = 10.0,
     max_megapixels: Annotated[float, typer.Option(min=0.001, help="Of an image.")] = 50.0,
     max_characters: Annotated[int, typer.Option(min=1, help="Of a text.")] = 100_000,
+    name: Annotated[str, typer.Option(help="On Ray; a front joins what serves MODEL by this name.")] = "hydra",
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each request.")] = False,
 ) -> None:
     """Answer POST /predict with label, probabilities, uncertainty and decision; /docs describes it.
@@ -71,6 +72,7 @@ def serve(
             batch_size=batch_size,
             wait_ms=wait_ms,
             limits=limits,
+            name=name,
             started=say,
         )
     finally:

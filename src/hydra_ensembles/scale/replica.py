@@ -106,6 +106,10 @@ class Replica:
             self.watching = asyncio.create_task(self._watch())
         return await asyncio.get_running_loop().run_in_executor(self.pool, self.served.answer, inputs)
 
+    async def place(self) -> str:
+        """Where the model is, for a front that asks whether it may join."""
+        return self.reference
+
     async def _watch(self) -> None:
         """Take the new model once the directory is replaced; a broken one is left alone."""
         while True:

@@ -7,9 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.scale.cluster import LOCALHOST, ScaleError, cluster, is_there
@@ -18,7 +20,7 @@ from hydra_ensembles.scale.limits import Limits, Refusal
 from hydra_ensembles.scale.replica import Replica, Served
 
 APPLICATION, TOKEN = "hydra", "HYDRA_TOKEN"
-HEADER_SECONDS, LEAVE_SECONDS = 10.0, 30.0
+HEADER_SECONDS, LEAVE_SECONDS, JOIN_SECONDS = 10.0, 30.0, 60.0
 log = logging.getLogger(__name__)
 
 
@@ -34,9 +36,12 @@ def serve(
     batch_size: int = 16,
     wait_ms: float = 5.0,
     limits: Limits | None = None,
+    name: str = APPLICATION,
     started: Callable[[str], None] | None = None,
 ) -> None:
     """Serve a model until the process is told to end; then answer what is waiting, and leave.
+
+    The replicas that this process started end with it, those that it found do not.
 
     Args:
         reference: a hydra, a member or a model. A directory may be replaced while it is served.
@@ -49,30 +54,56 @@ def serve(
         batch_size: inputs that a replica computes at once, at most.
         wait_ms: how long a batch waits to be filled.
         limits: what is refused.
+        name: of the application on Ray. Where one of this name serves the same model already, as on a cluster with a
+            front on each node, this process is one more front of it: replicas are as they were asked for there.
         started: is told the address once requests are answered.
     """
     kind = Served(reference).kind  # a model that cannot be served is refused here
     is_shared = is_there()
     with cluster((max_replicas or replicas) * threads) as ray:
         limits = limits or Limits()
-        handle = deploy(reference, replicas, max_replicas, threads, gpus, batch_size, wait_ms, limits.waiting)
+        place = _everywhere(reference)
+        handle = running(name, place)
+        is_ours = handle is None
+        if handle is None:
+            handle = deploy(name, place, replicas, max_replicas, threads, gpus, batch_size, wait_ms, limits.waiting)
         app = front(
             asking(ray, handle, limits.tries),
             kind,
             limits=limits,
             token=os.environ.get(TOKEN),
             name=Path(reference).name,
-            ready=are_replicas_running,
+            ready=partial(are_replicas_running, name),
         )
         try:
             run_front(app, host, port, started)
         finally:
-            if is_shared:  # a Ray of our own ends with the block
-                import_extra("ray.serve", "scale", "serving").delete(APPLICATION)
+            if is_shared and is_ours:  # a Ray of our own ends with the block
+                import_extra("ray.serve", "scale", "serving").delete(name)
+
+
+def running(name: str, place: str) -> Any | None:
+    """How to ask the application of this name, if it serves this model; None where there is none, of this name."""
+    serving = import_extra("ray.serve", "scale", "serving")
+    found = serving.status().applications.get(name)
+    if found is None or found.status == "DELETING":
+        return None
+    handle = serving.get_app_handle(name)
+    try:
+        there = handle.place.remote().result(timeout_s=JOIN_SECONDS)
+    except Exception as error:  # somebody else's application, or one that does not start
+        raise ScaleError(
+            f"the application '{name}' on this Ray does not say what it serves ({in_one_line(error)}); choose another "
+            "name (--name), or delete it (ray.serve.delete)"
+        ) from None
+    if there != place:
+        raise ScaleError(f"the application '{name}' on this Ray serves {there}, not {place}; choose another (--name)")
+    return handle
 
 
 def deploy(
-    reference: str,
+    name: str,
+    place: str,
     replicas: int,
     max_replicas: int | None,
     threads: int,
@@ -111,21 +142,23 @@ def deploy(
         health_check_period_s=2,
         **number,
     )
-    directory = Path(reference).expanduser()
-    place = str(directory.absolute()) if directory.is_dir() else reference
     try:
-        return serving.run(
-            deployment.bind(place, at_once, "cuda" if gpus else "cpu"), name=APPLICATION, route_prefix=None
-        )
+        return serving.run(deployment.bind(place, at_once, "cuda" if gpus else "cpu"), name=name, route_prefix=None)
     except RuntimeError as error:
         raise ScaleError(f"the replicas do not start: {in_one_line(error)}; Ray's logs say more") from error
 
 
-async def are_replicas_running() -> bool:
+def _everywhere(reference: str) -> str:
+    """A reference that means the same in every process."""
+    directory = Path(expand(reference))
+    return str(directory.absolute()) if directory.is_dir() else reference
+
+
+async def are_replicas_running(name: str = APPLICATION) -> bool:
     """What Ray Serve says of them."""
     serving = import_extra("ray.serve", "scale", "serving")
     found = await asyncio.to_thread(serving.status)
-    application = found.applications.get(APPLICATION)
+    application = found.applications.get(name)
     return application is not None and any(
         number > 0
         for deployment in application.deployments.values()
