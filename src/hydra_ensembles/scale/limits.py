@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+from hydra_ensembles.data.images import FORMATS
 from hydra_ensembles.optional import import_extra
-
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""That a service opens. Pillow knows more, and hands some of them (EPS) to other programs."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,11 @@ def checked_image(content: bytes, limits: Limits) -> bytes:
     if not content:
         raise Refusal(422, "the body is empty; send the bytes of an image")
     try:
-        width, height = images.open(io.BytesIO(content), formats=IMAGE_FORMATS).size
+        width, height = images.open(io.BytesIO(content), formats=FORMATS).size
     except images.DecompressionBombError:
         raise Refusal(413, f"the image has more than {limits.pixels:,} pixels") from None
     except Exception:  # whatever Pillow makes of bytes that are no image
-        known = ", ".join(IMAGE_FORMATS)
+        known = ", ".join(FORMATS)
         raise Refusal(422, f"the body is not an image that can be read ({known})") from None
     if width * height > limits.pixels:
         raise Refusal(413, f"the image has {width} x {height} pixels, more than {limits.pixels:,}")
