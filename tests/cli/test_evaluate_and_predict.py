@@ -365,6 +365,8 @@ GOOD = [*EVALUATE, "{known}"]
         (["predict", "{hydra}", "{known}", "--out", "{at}/x.xlsx"], "a table ends in .csv, .jsonl, .parquet"),
         (["predict", "{hydra}", "{known}", "--out", "{at}/header.csv/x.csv"], "cannot be written"),
         (["predict", "{hydra}", "{known}", "--out", "{at}/folder.csv"], "is a directory; name a file"),
+        (["predict", "{hydra}", "{known}", "--out", "{known}"], "is the input itself"),
+        (["predict", "{hydra}", "{known}[1:]", "--out", "{known}"], "is the input itself"),
         (["predict", "{nan}", "{known}"], "member 0 answers row 0 with NaN"),
         (["predict", "{hydra}", "{at}/damaged"], "the model takes texts, but"),
         (["predict", "{hydra}", "{known}", "--max-tokens", "99"], "the model takes at most 20 tokens"),
