@@ -102,7 +102,7 @@ def test_a_checkpoint_of_another_repetition_is_refused(tmp_path):
     data = labelled("timm")
     with pytest.raises(Interrupted):
         Mimo(model_of("timm"), 2).fit(data, None, QUICK, checkpoint=tmp_path, checkpoint_every_s=0, progress=interrupt)
-    with pytest.raises(FineTuningError, match="another set of starting weights"):
+    with pytest.raises(FineTuningError, match="another starting model"):
         Mimo(model_of("timm"), 2, input_repetition=0.5).fit(data, None, QUICK, checkpoint=tmp_path)
 
 
