@@ -89,6 +89,30 @@ def test_the_old_bits_return_even_after_an_exception_and_when_nested(name):
 
 
 @names
+def test_under_autocast_heads_are_turned_off_and_on_as_outside_of_it(name):
+    inputs, model = BY_NAME[name].inputs(2, 6, 0), model_of(name)
+    full = HeadSet.all(model)
+    some, none = HeadSet.sample(model, len(full) // 2, 0), full - full
+
+    def alone(keep):
+        with torch.autocast("cpu", torch.bfloat16), ablate(model, keep):
+            return own_output(model, inputs)
+
+    expected = [alone(keep) for keep in (full, some, none, some, full)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [own_output(model, inputs)]
+        with ablate(model, some):
+            found.append(own_output(model, inputs))
+            with ablate(model, none):
+                found.append(own_output(model, inputs))
+            found.append(own_output(model, inputs))
+        found.append(own_output(model, inputs))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for key in expected[0]:
+        assert not torch.equal(expected[0][key], expected[1][key])
+
+
+@names
 def test_pruning_leaves_the_model_alone_and_keeping_all_heads_changes_no_bit(name):
     model = model_of(name)
     before = copy.deepcopy(model.state_dict())

@@ -35,8 +35,11 @@ def ablate(model: nn.Module, keep: HeadSet) -> Iterator[nn.Module]:
                 columns = channels_of(removed, attention.head_dim).to(weight.device)
                 saved.append((weight, columns, weight[:, columns].clone()))
                 weight[:, columns] = 0
+        # Autocast keeps its copies of weights until its outermost context ends, whatever becomes of the weights.
+        torch.clear_autocast_cache()
         yield model
     finally:
         with torch.no_grad():
             for weight, columns, values in saved:
                 weight[:, columns] = values
+        torch.clear_autocast_cache()
