@@ -1,5 +1,6 @@
 """A zero-shot classifier takes images alone; pruned, searched, fused and stored it stays what its two towers say."""
 
+import copy
 import json
 import random
 
@@ -78,6 +79,85 @@ def test_class_embeddings_are_made_again_only_if_a_number_has_changed():
             assert not torch.equal(changed, first)
         assert torch.equal(model.class_embeddings(), first)
     assert model.class_embeddings().requires_grad
+
+
+def fused_step(model):
+    F.cross_entropy(model(images()), torch.tensor([0, 1, 2, 3, 0, 1])).backward()
+    torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1, fused=True).step()
+
+
+def edit_data(model):
+    for parameter in model.model.parameters():
+        parameter.data.mul_(1.1)
+    model.eval()
+
+
+def other_vector(model):
+    numbers = [p for p in model.parameters() if p.requires_grad]
+    torch.nn.utils.vector_to_parameters(torch.nn.utils.parameters_to_vector(numbers).detach() * 1.1, numbers)
+
+
+CHANGES = {
+    "a fused step": fused_step,
+    "an edit through .data": edit_data,
+    "other memory": other_vector,
+    "numbers that were loaded": lambda model: model.load_state_dict(
+        {name: t * 1.1 if t.is_floating_point() else t for name, t in model.state_dict().items()}, assign=True
+    ),
+    "float64": lambda model: model.double(),
+    "float64 of the inner model": lambda model: model.model.double(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_embeddings_never_outlive_the_numbers_they_were_made_of(change):
+    model = classifier_of("open_clip").eval()
+    with torch.no_grad():
+        before = model.class_embeddings()
+    change(model)
+    with torch.no_grad():
+        after = model.class_embeddings()
+        assert after.dtype != before.dtype or not torch.equal(after, before)
+        assert torch.equal(after, copy.deepcopy(model).class_embeddings())
+        assert model.class_embeddings() is after
+
+
+def test_embeddings_are_not_those_of_another_mode():
+    model = classifier_of("hf-clip").eval()
+    for block in model.model.text_model.encoder.layers:
+        block.self_attn.dropout = 0.5
+    with torch.no_grad():
+        expected = model(images())
+        model.train()
+        torch.manual_seed(0)
+        assert not torch.equal(model(images()), model(images()))
+        model.eval()
+        assert torch.equal(model(images()), expected)
+        model.model.train()
+        assert not torch.equal(model(images()), expected)
+        model.model.eval()
+        assert torch.equal(model(images()), expected)
+
+
+def test_embeddings_are_kept_under_autocast_but_not_beyond_it():
+    model = classifier_of("open_clip").eval()
+    with torch.no_grad():
+        expected = model.class_embeddings()
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = model.class_embeddings()
+            assert not torch.equal(cast, expected)
+            assert model.class_embeddings() is cast
+        assert torch.equal(model.class_embeddings(), expected)
+
+
+def test_embeddings_made_for_inference_do_not_reach_a_loss():
+    model, layer = classifier_of("open_clip").eval(), torch.nn.Linear(24, 1)
+    with torch.inference_mode():
+        model.class_embeddings()
+    with torch.no_grad():
+        found = model.class_embeddings()
+    layer(found).sum().backward()
+    assert layer.weight.grad is not None
 
 
 @pytest.mark.parametrize("towers", ["both", "vision", "text"])

@@ -1,14 +1,14 @@
 """Zero-shot classifiers: a two-tower model asked about images, whose classes are names in prompts.
 
 The prompts' tokens are part of the model, so that it takes images alone, like any classifier; class embeddings are made
-of them whenever the text tower has changed, and kept.
+of them and, in evaluation, kept until the model has changed.
 
 Shapes: B images, C classes, P prompts a class, T tokens, E features.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ class ZeroShotClassifier(nn.Module):
             )
         self.model, self.classes = model, None if classes is None else list(classes)
         self.prompts = nn.Parameter(prompts_CPT.contiguous(), requires_grad=False)
-        self._kept: tuple[list[nn.Parameter], list[int], Tensor] | None = None
+        self._kept: tuple[Any, Any, Tensor] | None = None
 
     @classmethod
     def of(
@@ -92,15 +92,38 @@ class ZeroShotClassifier(nn.Module):
         return family.view_contrast(self.model)  # type: ignore[no-any-return]
 
     def class_embeddings(self) -> Tensor:
-        """`(C, E)`, of length 1; made again only if a number of the text tower has changed."""
-        if torch.is_grad_enabled():
+        """`(C, E)`, of length 1; in evaluation mode without gradients they are kept for the next images.
+
+        They are made again once a number, its dtype or device, or autocast has changed, and after `train()` or
+        `eval()`. A change in place that torch does not count (`.data`, fused optimisers) is seen after these only, or
+        after a forward with gradients.
+        """
+        if torch.compiler.is_compiling():
             return self._embedded()
-        numbers = list(self.parameters())
-        versions = [number._version for number in numbers]
-        kept = self._kept
-        if kept is None or kept[1] != versions or any(a is not b for a, b in zip(kept[0], numbers, strict=True)):
-            kept = self._kept = numbers, versions, self._embedded()
+        if torch.is_grad_enabled() or any(part.training for part in self.model.modules()):
+            self._kept = None
+            return self._embedded()
+        kept, numbers = self._kept, [*self.parameters(), *self.buffers()]
+        seen = [(id(n), n.data_ptr(), n._version, n.dtype, n.device) for n in numbers], self._surroundings()
+        if kept is None or kept[0] != seen:
+            # Numbers and their memory are held, so that no others can have their ids and addresses.
+            kept = self._kept = seen, (numbers, [n.detach() for n in numbers]), self._embedded()
         return kept[2]
+
+    def train(self, mode: bool = True) -> Self:
+        """Also forgets the class embeddings."""
+        self._kept = None
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        self._kept = None  # else it would hold memory on the device that the model leaves
+        return super()._apply(*args, **kwargs)
+
+    def _surroundings(self) -> tuple[Any, ...]:
+        """What embeddings depend on beside the numbers: autocast, and whether gradients can ever go through them."""
+        device = self.prompts.device.type
+        is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        return torch.get_autocast_dtype(device) if is_cast else None, torch.is_inference_mode_enabled()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
