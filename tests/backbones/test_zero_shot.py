@@ -14,7 +14,7 @@ from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ra
 from hydra_ensembles.backbones import UnknownReference, UnsupportedBackbone, load_model, origin_of
 from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
-from hydra_ensembles.evaluation.costs import network_cost
+from hydra_ensembles.evaluation.costs import costs, network_cost
 from hydra_ensembles.heads import single_cost
 from hydra_ensembles.scoring.working import SearchData, Working
 from zero_shots import CLASSES, NAMES, TEMPLATES, classifier_of, ending_in_3, images, tokenize
@@ -66,6 +66,19 @@ def test_pruned_stored_and_fused_it_answers_as_its_members(name, tmp_path):
         hydra.save(tmp_path / "hydra")
         assert torch.equal(Hydra.load(tmp_path / "hydra").members(images()), hydra.members(images()))
         assert hydra.classes == CLASSES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_bf16_it_is_stored_as_such_and_searched_in_fp32(name, tmp_path):
+    model = classifier_of(name).eval().bfloat16()
+    member = prune(model, some_heads(model, 0))
+    again = Member.load(member.save(tmp_path / "member"))
+    with torch.no_grad():
+        assert torch.equal(again(images().bfloat16()), member(images().bfloat16()))
+    assert [b.dtype for b in again.buffers()] == [b.dtype for b in member.buffers()]
+    assert json.loads((tmp_path / "member" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert {p.dtype for p in Working(model).model.model.parameters()} == {torch.float32}
+    assert costs({"whole": model}, model, rounds=0).dtype == "bfloat16"
 
 
 def test_class_embeddings_are_made_again_only_if_a_number_has_changed():

@@ -223,6 +223,11 @@ def family_of(model: nn.Module) -> Family:
     raise UnsupportedBackbone(_why_unknown(model))
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """In which precision a model computes: that of its first numbers; prompts are whole numbers and say nothing."""
+    return next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+
+
 def comes_from(model: nn.Module, library: str) -> bool:
     """Is the model's class, or one it inherits from, defined in `library`?"""
     return any(cls.__module__.split(".")[0] == library for cls in type(model).__mro__)

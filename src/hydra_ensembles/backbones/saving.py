@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hydra_ensembles.backbones.backbone import Backbone, build_model
+from hydra_ensembles.backbones.backbone import Backbone, build_model, dtype_of
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.references import num_classes, origin_of
@@ -48,7 +48,7 @@ def save_model(
             f"{origin.library} would not build this model again from '{origin.architecture}' with {origin.kwargs}; "
             "a pruned model is a Member and has a save of its own"
         )
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    dtype = str(dtype_of(model)).removeprefix("torch.")
     return write_model(directory, {**origin.to_json(), "dtype": dtype}, model.state_dict())
 
 

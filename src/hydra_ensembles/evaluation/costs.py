@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone
+from hydra_ensembles.backbones.backbone import dtype_of
 from hydra_ensembles.backbones.stems import TokenStem
 from hydra_ensembles.evaluation.answers import Model, in_evaluation_mode, member_logits, networks
 from hydra_ensembles.evaluation.latency import Timing, interleaved, sample_inputs
@@ -70,7 +71,7 @@ def costs(
         {name: sum((network_cost(one, base, tokens) for one in networks(m)), NOTHING) for name, m in models.items()},
         timings,
         batch,
-        str(next(base.parameters()).dtype).removeprefix("torch."),
+        str(dtype_of(base)).removeprefix("torch."),
         torch.get_num_threads(),
         rounds,
         tokens,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs, Origin, family_of, origin_of
-from hydra_ensembles.backbones.backbone import build_model, filled
+from hydra_ensembles.backbones.backbone import build_model, dtype_of, filled
 from hydra_ensembles.backbones.references import expand, load_model, num_classes, read_origin
 from hydra_ensembles.heads.head_set import HeadSet
 from hydra_ensembles.optional import version_of
@@ -41,7 +41,7 @@ class Member(nn.Module):
         """Write `model.safetensors` and `config.json`; nothing is pickled."""
         _check_rebuildable(self)
         tensors = self.model.state_dict()
-        dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        dtype = str(dtype_of(self.model)).removeprefix("torch.")
         versions = {name: version_of(name) for name in ("hydra_ensembles", self.origin.library)}
         config = {**self.origin.to_json(), "dtype": dtype, "versions": versions, "heads": self.heads.to_json()}
         return write_store(directory, "member", config, tensors)
@@ -60,7 +60,7 @@ class Member(nn.Module):
 
 def _cast_tables(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
     """Tables that are computed and not stored (EVA's) in the dtype that they had beside the parameters."""
-    dtype = next(model.parameters()).dtype
+    dtype = dtype_of(model)
     for name, table in model.named_buffers():
         if name not in stored and table.is_floating_point() and table.dtype != dtype:
             table.data = table.data.to(dtype)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone
+from hydra_ensembles.backbones.backbone import dtype_of
 from hydra_ensembles.data import Batch, Batches, Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_of
 from hydra_ensembles.heads import Head, HeadSet, Member
@@ -24,7 +25,7 @@ def own_copy(model: nn.Module) -> nn.Module:
     """A copy to search with: in evaluation mode, and in fp32 or better."""
     model = copy.deepcopy(model).eval()
     # Differences between heads are smaller than these formats resolve.
-    return model.float() if next(model.parameters()).dtype in (torch.bfloat16, torch.float16) else model
+    return model.float() if dtype_of(model) in (torch.bfloat16, torch.float16) else model
 
 
 class Working:
