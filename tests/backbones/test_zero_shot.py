@@ -15,6 +15,7 @@ from hydra_ensembles.backbones import UnknownReference, UnsupportedBackbone, loa
 from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
 from hydra_ensembles.evaluation.costs import costs, network_cost
+from hydra_ensembles.fusion import FusionError
 from hydra_ensembles.heads import single_cost
 from hydra_ensembles.scoring.working import SearchData, Working
 from zero_shots import CLASSES, NAMES, TEMPLATES, classifier_of, ending_in_3, images, tokenize
@@ -66,6 +67,34 @@ def test_pruned_stored_and_fused_it_answers_as_its_members(name, tmp_path):
         hydra.save(tmp_path / "hydra")
         assert torch.equal(Hydra.load(tmp_path / "hydra").members(images()), hydra.members(images()))
         assert hydra.classes == CLASSES
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("what", ["prompts", "words", "both"])
+def test_members_with_prompts_and_token_embeddings_of_their_own_are_fused(name, what):
+    """Prompts of the same shape whose ends are elsewhere."""
+    members = [prune(classifier_of(name).eval(), some_heads(classifier_of(name), seed)) for seed in range(3)]
+    for m, member in enumerate(members[1:]):
+        text = Backbone.of(member.model).towers["text"].stem
+        with torch.no_grad():
+            if what != "prompts":
+                text.stem.words.add_(torch.randn(text.stem.words.shape, generator=torch.Generator().manual_seed(m)))
+            if what != "words":
+                text.prompts.copy_(text.prompts.roll(1 + m, dims=0))
+    with torch.no_grad():
+        apart = torch.stack([member(images()) for member in members], dim=1)
+        assert not torch.allclose(apart[:, 0], apart[:, 1], atol=0.1)
+        for mlp in ("average", "grouped"):
+            hydra = fuse(members, mlp)
+            torch.testing.assert_close(hydra.members(images()), apart, atol=1e-4, rtol=1e-4)
+            assert hydra.classes == CLASSES
+
+
+def test_members_of_other_classes_are_not_fused():
+    model, other = classifier_of("open_clip"), classifier_of("open_clip")
+    other.classes = CLASSES[::-1]
+    with pytest.raises(FusionError, match="members name different classes"):
+        fuse([model, other])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from families import BY_NAME, CASES, head_sets, model_of, perturbed
-from hydra_ensembles import Backbone, HeadSet, fuse, prune
+from hydra_ensembles import Backbone, HeadSet, fuse, load_model, prune, save_model
 from hydra_ensembles.fusion import FusionError
 from hydra_ensembles.heads import hydra_cost
 
@@ -180,6 +180,24 @@ def test_whole_models_fuse_too():
     with torch.no_grad():
         expected = torch.stack([model(**inputs).logits for model in models], dim=1)
         torch.testing.assert_close(hydra.members(inputs), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_whole_models_say_what_their_classes_and_inputs_are(tmp_path):
+    preprocess = {"kind": "image", "size": 16, "interpolation": "bilinear", "mean": [0.1] * 3, "std": [0.2] * 3}
+
+    def loaded(classes, **other):
+        save_model(model_of("timm"), tmp_path / "model", classes and list(classes), {**preprocess, **other})
+        return load_model(str(tmp_path / "model"))
+
+    hydra = fuse([loaded("abcde"), loaded("abcde"), loaded(None)])
+    assert (hydra.classes, hydra.preprocess) == (list("abcde"), preprocess)
+    model = loaded("abcde")
+    other = prune(loaded("edcba"), HeadSet.all(model))
+    for members in ([model, loaded("edcba")], [model, other], [other, model]):
+        with pytest.raises(FusionError, match="members name different classes"):
+            fuse(members)
+    with pytest.raises(FusionError, match="members name different preprocess"):
+        fuse([model, loaded("abcde", size=32)])
 
 
 @pytest.mark.parametrize(

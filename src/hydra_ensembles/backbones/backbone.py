@@ -99,6 +99,14 @@ class Backbone(Part):
             _tried[model] = spec
         return backbone
 
+    @property
+    def num_classes(self) -> int | None:
+        """How many; None without a classifier, and for two towers that compare images with any texts."""
+        if self.contrast is not None:
+            return None
+        (tower,) = self.towers.values()
+        return None if tower.readout.classifier is None else tower.readout.classifier.out_features
+
     def parts(self, inputs: Inputs) -> Mapping[str, Any]:
         """What each tower takes; with several towers, inputs by tower name."""
         if len(self.towers) == 1:

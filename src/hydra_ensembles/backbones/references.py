@@ -14,7 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones.backbone import build_model, family_of, filled
 from hydra_ensembles.backbones.origin import Origin
+from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.preprocessing import transformers_preprocess
 from hydra_ensembles.errors import HydraError, in_one_line
 from hydra_ensembles.optional import import_extra
@@ -277,10 +278,15 @@ def read_origin(directory: str | Path) -> Origin:
 
 
 def num_classes(model: object) -> int | None:
-    """How many classes a model or a member has, where its library says so in a common place."""
-    inner = getattr(model, "model", model)
-    found = getattr(inner, "num_classes", None) or getattr(getattr(inner, "config", None), "num_labels", None)
-    return found if isinstance(found, int) else None
+    """How many classes a model, a member or a hydra has; None without a classifier, and for two bare towers."""
+    if isinstance(model, nn.Module):
+        with suppress(UnsupportedBackbone, AttributeError):
+            return family_of(model).view(model).num_classes
+    if hasattr(model, "model"):  # a member's
+        return num_classes(model.model)
+    # What a hydra says, or any other classifier in a common place.
+    said = getattr(model, "num_classes", None) or getattr(getattr(model, "config", None), "num_labels", None)
+    return said if isinstance(said, int) else None
 
 
 def origin_of(model: nn.Module) -> Origin:
@@ -289,10 +295,10 @@ def origin_of(model: nn.Module) -> Origin:
     loaded = getattr(model, "origin", None)
     if not isinstance(loaded, Origin):
         return origin
-    return Origin(
-        origin.library,
-        origin.architecture,
-        origin.kwargs,
-        loaded.preprocess or origin.preprocess,
-        loaded.classes or origin.classes,
+    # Names stay behind when another classifier is put in.
+    is_named = loaded.classes and num_classes(model) in (None, len(loaded.classes))
+    return replace(
+        origin,
+        preprocess=loaded.preprocess or origin.preprocess,
+        classes=loaded.classes if is_named else origin.classes,
     )

@@ -182,6 +182,11 @@ class ZeroShotBackbone(Backbone):
 
     fixed = ("text",)
 
+    @property
+    def num_classes(self) -> int:
+        prompts: Any = self.towers["text"].stem.prompts
+        return len(prompts)
+
     def parts(self, inputs: Inputs) -> Mapping[str, Any]:
         return dict.fromkeys(self.towers, inputs)
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones import Backbone, Tower
+from hydra_ensembles.backbones import Backbone, Origin, Tower, UnsupportedBackbone, origin_of
 from hydra_ensembles.backbones.attention import Attention
 from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, named_tensors, rebuild, spec_of
 from hydra_ensembles.backbones.readouts import LatentPool, Projection
 from hydra_ensembles.backbones.stems import PatchStem, TokenStem
-from hydra_ensembles.backbones.zero_shot import ZeroShotBackbone, class_embeddings
+from hydra_ensembles.backbones.zero_shot import Prompted, ZeroShotBackbone, class_embeddings
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.fusion.attention import FusedAttention
 from hydra_ensembles.fusion.grouped import MemberLinear, MemberNorm, MemberPools, MemberScale, MemberStems
@@ -45,19 +45,24 @@ def fuse(members: Sequence[nn.Module], mlp: str = "average", last_block: str = "
         raise FusionError(f"last_block={last_block!r} is not known; it is 'read' or 'full'")
     backbones = [_backbone(member) for member in members]
     _check_alike(backbones)
+    classes, preprocess = _agreed(members, "classes"), _agreed(members, "preprocess")
+    count = backbones[0].num_classes
+    if classes is not None and count not in (None, len(classes)):
+        raise FusionError(f"members have {count} classes, but {len(classes)} names for them; name as many as there are")
     with torch.no_grad():
         towers = {name: _tower([b.towers[name] for b in backbones], mlp) for name in backbones[0].towers}
         contrast: FusedContrast | FusedClasses | None = _contrast(backbones)
         if isinstance(backbones[0], ZeroShotBackbone):
-            contrast = _classes(towers.pop("text"), contrast, backbones[0].contrast)
+            contrast = _classes(towers.pop("text"), contrast, backbones)
         hydra = Hydra(towers, contrast, len(members), mlp, last_block)
     heads = [member.heads if isinstance(member, Member) else HeadSet.all(member) for member in members]
-    hydra.about(heads, _agreed(members, "classes"), _agreed(members, "preprocess"), {})
+    hydra.about(heads, classes, preprocess, {})
     return hydra.eval()
 
 
 def _tower(towers: list[Tower], mlp: str) -> HydraTower:
-    stem = merge([tower.stem for tower in towers], mlp)
+    stems: list[Any] = [tower.stem for tower in towers]
+    stem = merge([stem.stem if isinstance(stem, Prompted) else stem for stem in stems], mlp)
     layers = list(zip(*(tower.blocks for tower in towers), strict=True))
     trunk = 0
     if not isinstance(stem, MemberStems):
@@ -125,9 +130,14 @@ def _contrast(backbones: list[Backbone]) -> FusedContrast | None:
     return FusedContrast(scales, biases)
 
 
-def _classes(text: HydraTower, contrast: Any, prompts: Any) -> FusedClasses:
-    """Each member's class embeddings: the fused text tower runs once, here, and never again."""
-    return FusedClasses(class_embeddings(text(None, "read"), prompts.per_class), contrast)
+def _classes(text: HydraTower, contrast: Any, backbones: Sequence[Any]) -> FusedClasses:
+    """Each member's class embeddings: the fused text tower runs here, and never again."""
+    prompts = [backbone.towers["text"].stem.prompts for backbone in backbones]
+    if all(torch.equal(own, prompts[0]) for own in prompts):
+        features = text(prompts[0].flatten(0, 1), "read")
+    else:  # a fused tower reads the same texts for all members
+        features = torch.stack([text(own.flatten(0, 1), "read")[m] for m, own in enumerate(prompts)])
+    return FusedClasses(class_embeddings(features, prompts[0].shape[1]), contrast)
 
 
 def _backbone(member: nn.Module) -> Backbone:
@@ -184,10 +194,18 @@ def _without_heads(spec: Any) -> Any:
 
 def _agreed(members: Sequence[nn.Module], field: str) -> Any:
     """What all members that say it say alike."""
-    said = [getattr(member.origin, field) for member in members if isinstance(member, Member)]
-    said = [value for value in said if value is not None]
+    said = [value for member in members if (value := getattr(_origin(member), field, None)) is not None]
     if any(value != said[0] for value in said):
         raise FusionError(
             f"members name different {field}; a hydra's members predict the same classes of the same inputs"
         )
     return said[0] if said else None
+
+
+def _origin(member: nn.Module) -> Origin | None:
+    if isinstance(member, Member):
+        return member.origin
+    try:
+        return origin_of(member)
+    except UnsupportedBackbone:  # slices of a packed network, or a model that its library could not build again
+        return None

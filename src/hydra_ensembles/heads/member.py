@@ -144,6 +144,9 @@ def _check_rebuildable(member: Member) -> None:
             f"the member could not be read back: {_first_difference(ours, theirs)} if {member.origin.library} built "
             f"'{member.origin.architecture}' with {member.origin.kwargs}; give the member an origin that describes it"
         )
+    names, count = member.origin.classes, num_classes(member)
+    if names is not None and count not in (None, len(names)):
+        raise StoreError(f"the member has {count} classes, but its origin names {len(names)}; name as many as it has")
 
 
 def _first_difference(ours: object, theirs: object, path: str = "backbone") -> str:
