@@ -12,6 +12,7 @@ from torch import Tensor
 from families import BY_NAME, CASES, model_of, own_output
 from hydra_ensembles import Backbone
 from hydra_ensembles.backbones import family_of
+from hydra_ensembles.heads import own_logits
 
 names = pytest.mark.parametrize("name", [case.name for case in CASES])
 batches, lengths, seeds = st.integers(1, 4), st.integers(1, 12), st.integers(0, 1000)
@@ -156,3 +157,26 @@ def test_the_view_follows_the_models_dtype_and_numbers():
     with torch.no_grad():
         model.head.bias.add_(1.0)
         torch.testing.assert_close(backbone(x), model(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.modality != "text"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_own_forward_takes_the_images_that_the_composed_backbone_takes(name, dtype):
+    case = BY_NAME[name]
+    model, inputs = copy.deepcopy(model_of(name)).to(dtype), case.inputs(2, 6, 0)
+
+    def asked(change):
+        with torch.no_grad():
+            given = change(inputs) if case.modality == "image" else {**inputs, "vision": change(inputs["vision"])}
+            return own_logits(model, given)
+
+    expected = asked(lambda images: images.bfloat16().to(dtype))
+    assert torch.equal(asked(lambda images: images.bfloat16()), expected)
+    assert torch.equal(asked(lambda images: images.bfloat16().double()), expected)
+    assert torch.equal(asked(lambda images: {"pixel_values": images.bfloat16().float()}), expected)
+
+
+@names
+def test_a_model_can_be_read_under_autocast(name):
+    with torch.autocast("cpu", torch.bfloat16):
+        Backbone.of(copy.deepcopy(model_of(name)))

@@ -52,6 +52,15 @@ def test_as_many_weights_as_asked_for_are_zero_and_stay_zero(family, optimiser):
     assert all(p.requires_grad and not p._backward_hooks for p in parameters.values())
 
 
+@pytest.mark.parametrize("by", ["taylor", "hessian"])
+def test_what_is_frozen_is_scored_as_well_and_stays_frozen(by):
+    data, frozen = labelled("timm"), copy.deepcopy(model_of("timm")).requires_grad_(False)
+    expected = UnstructuredPruning(model_of("timm"), by=by, data=data)
+    found = UnstructuredPruning(frozen, by=by, data=data)
+    assert all(torch.equal(found.network.kept[name], mask) for name, mask in expected.network.kept.items())
+    assert not any(p.requires_grad for p in found.network.model.parameters())
+
+
 def test_without_a_share_it_is_the_plain_network():
     inputs, _ = labelled("timm")
     with torch.no_grad():

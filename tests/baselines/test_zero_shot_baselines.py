@@ -159,6 +159,18 @@ def test_an_answer_is_as_sure_as_the_predictor_says(name):
     torch.testing.assert_close(said.amax(dim=-1).float(), 1 - probs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_errors_of_a_network_of_any_dtype_are_learnt_in_fp32(dtype):
+    model = classifier_of("open_clip").eval().to(dtype)
+    method = ErrorPredictor(model)
+    method.fit(labelled(), labelled(), QUICK)
+    seen = images(30, 7)
+    with torch.no_grad():
+        said, expected = method.members(seen)[:, 0], model(seen)
+    assert torch.equal(said.argmax(dim=-1), expected.argmax(dim=-1))
+    torch.testing.assert_close(said.softmax(dim=-1).amax(dim=-1), 1 - method.error_probs(seen), atol=1e-4, rtol=1e-4)
+
+
 def test_as_sure_as_keeps_the_order_of_rows_at_the_borders():
     logits = torch.randn(5, 10, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
     confidence = torch.cat([0.1 + torch.logspace(-7, -3, 5).double(), 1 - torch.logspace(-3, -7, 5).double()])

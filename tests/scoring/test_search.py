@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from families import model_of
-from hydra_ensembles import Backbone, HeadSet
+from hydra_ensembles import Backbone, HeadSet, prune
 from hydra_ensembles.heads.cost import block_cost, readout_cost, stem_cost
-from hydra_ensembles.scoring import JournalError, ScoringError, circuit_ranking
+from hydra_ensembles.scoring import JournalError, ScoringError, circuit_ranking, taylor_ranking
 from hydra_ensembles.scoring.candidates import candidate_logits
 from hydra_ensembles.scoring.work import Work, least_block_forwards
 
@@ -190,3 +190,28 @@ def test_wrong_settings_are_refused_in_one_line(change, message):
 def test_logits_that_are_not_finite_are_refused():
     with pytest.raises(ScoringError, match="not finite"):
         circuit_ranking(model_of("timm"), labelled(8), images(8, 1) / 0.0, "avg", 2)
+
+
+@pytest.mark.parametrize("name", ["timm", "torchvision", "hf-vit"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_images_come_in_any_dtype_or_in_a_mapping(name, dtype):
+    model = copy.deepcopy(model_of(name)).to(dtype)
+    known, labels = labelled(12)
+    known, unknown = known.bfloat16(), images(12, 1, 0.5).bfloat16()
+    first = prune(model, HeadSet.sample(model, 8, 0)).train()
+
+    def rankings(model, known, unknown, companion):
+        how = {"objective": "avg", "remove": 2}
+        found = [circuit_ranking(model, (known, labels), unknown, search=search, **how) for search in ("plain", "fast")]
+        found.append(circuit_ranking(model, (known, labels), unknown, companions=[companion], **how))
+        return [(one.removed, one.scores) for one in [*found, taylor_ranking(model, (known, labels), 1)]]
+
+    exact = torch.promote_types(dtype, torch.float32)
+    expected = rankings(
+        copy.deepcopy(model).to(exact), known.to(exact), unknown.to(exact), copy.deepcopy(first).to(exact).eval()
+    )
+    assert rankings(model, known, unknown, first) == expected
+    assert rankings(model, {"pixel_values": known}, {"pixel_values": unknown}, first) == expected
+    assert first.training
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rankings(model, known, unknown, first) == expected

@@ -150,7 +150,7 @@ class Family(Protocol):
         """The model's parameters, read as parts."""
 
     def own_forward(self, model: nn.Module, inputs: Inputs) -> Tensor:
-        """The model's own logits `(B, C)`."""
+        """The model's own logits `(B, C)`; images may come in any floating dtype, or as `pixel_values` of a mapping."""
 
     def origin(self, model: nn.Module) -> Origin:
         """How to build a model of this shape again; asked of an unpruned model."""

@@ -27,7 +27,7 @@ from hydra_ensembles.backbones.parts import (
 )
 from hydra_ensembles.backbones.preprocessing import CLIP_MEAN, CLIP_STD, image_preprocess
 from hydra_ensembles.backbones.readouts import Projection, Readout, projection_of
-from hydra_ensembles.backbones.stems import PatchStem, TokenStem
+from hydra_ensembles.backbones.stems import PatchStem, TokenStem, images_for
 from hydra_ensembles.backbones.surgery import shrink_packed
 from hydra_ensembles.optional import import_extra
 
@@ -41,14 +41,14 @@ def recognises(model: nn.Module) -> bool:
 
 def own_forward(model: Any, inputs: Inputs) -> Tensor:
     fields = by_tower(inputs, {"vision": model.visual, "text": model})
-    return model.get_logits(fields["vision"], fields["text"])[0]  # type: ignore[no-any-return]
+    return model.get_logits(images_for(model, fields["vision"]), fields["text"])[0]  # type: ignore[no-any-return]
 
 
 def own_features(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Features of the towers that there are inputs for; open_clip's own text tower wants texts of full length."""
     found = {}
     if "vision" in inputs:
-        found["vision"] = model.encode_image(inputs["vision"])
+        found["vision"] = model.encode_image(images_for(model, inputs["vision"]))
     if "text" in inputs:
         ids = inputs["text"]
         missing = 0 if _is_borrowed(getattr(model, "text", None)) else model.context_length - ids.shape[1]

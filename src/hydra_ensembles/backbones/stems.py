@@ -26,6 +26,18 @@ def _pixels(inputs: Any) -> Tensor:
     return inputs["pixel_values"]  # type: ignore[no-any-return]
 
 
+def images_for(model: nn.Module, inputs: Any) -> Tensor:
+    """The images of a tensor or a mapping, as the model's own forward takes them: in the dtype of its convolution.
+
+    Whole numbers, token ids too, stay as they are.
+    """
+    images = inputs if isinstance(inputs, Tensor) else _pixels(inputs)
+    if not images.is_floating_point():
+        return images
+    conv = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+    return images if conv is None else images.to(conv.weight.dtype)
+
+
 class PatchStem(Part):
     """Images `(B, C, height, width)`, or a mapping with `pixel_values`, to patch tokens behind prefix tokens.
 

@@ -25,7 +25,7 @@ from hydra_ensembles.backbones.parts import (
 )
 from hydra_ensembles.backbones.preprocessing import image_preprocess
 from hydra_ensembles.backbones.readouts import LatentPool, Readout, projection_of
-from hydra_ensembles.backbones.stems import PatchStem, Rotary, RotaryPatchStem
+from hydra_ensembles.backbones.stems import PatchStem, Rotary, RotaryPatchStem, images_for
 from hydra_ensembles.backbones.surgery import channels_of, keep_columns, keep_rows, packed_rows
 from hydra_ensembles.optional import import_extra
 
@@ -45,7 +45,7 @@ def recognises(model: nn.Module) -> bool:
 
 
 def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
-    return model(inputs)  # type: ignore[no-any-return]
+    return model(images_for(model, inputs))  # type: ignore[no-any-return]
 
 
 def view(model: Any) -> Backbone:

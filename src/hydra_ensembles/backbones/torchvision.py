@@ -20,7 +20,7 @@ from hydra_ensembles.backbones.parts import (
 )
 from hydra_ensembles.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, image_preprocess
 from hydra_ensembles.backbones.readouts import Readout, projection_of
-from hydra_ensembles.backbones.stems import PatchStem
+from hydra_ensembles.backbones.stems import PatchStem, images_for
 from hydra_ensembles.backbones.surgery import shrink_packed
 from hydra_ensembles.optional import import_extra
 
@@ -30,7 +30,7 @@ def recognises(model: nn.Module) -> bool:
 
 
 def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
-    return model(inputs)  # type: ignore[no-any-return]
+    return model(images_for(model, inputs))  # type: ignore[no-any-return]
 
 
 def view(model: Any) -> Backbone:

@@ -26,7 +26,7 @@ from hydra_ensembles.backbones.parts import (
     norm_of,
 )
 from hydra_ensembles.backbones.readouts import Readout, projection_of
-from hydra_ensembles.backbones.stems import PatchStem, TokenStem
+from hydra_ensembles.backbones.stems import PatchStem, TokenStem, images_for
 from hydra_ensembles.backbones.surgery import NoHeads, channels_of, keep_columns, keep_rows
 from hydra_ensembles.optional import import_extra
 
@@ -42,8 +42,10 @@ def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
     if _is_clip(model):
         return _clip().own_forward(model, inputs)  # type: ignore[no-any-return]
     if isinstance(inputs, Mapping):
+        if "pixel_values" in inputs:
+            inputs = {**inputs, "pixel_values": images_for(model, inputs)}
         return model(**inputs, return_dict=True).logits  # type: ignore[no-any-return]
-    return model(inputs, return_dict=True).logits  # type: ignore[no-any-return]
+    return model(images_for(model, inputs), return_dict=True).logits  # type: ignore[no-any-return]
 
 
 def _is_clip(model: nn.Module) -> bool:

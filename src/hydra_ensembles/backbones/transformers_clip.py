@@ -20,7 +20,7 @@ from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import FeedForward, UnsupportedBackbone, activation_name, linear_of, norm_of
 from hydra_ensembles.backbones.preprocessing import CLIP_MEAN, CLIP_STD, image_preprocess
 from hydra_ensembles.backbones.readouts import LatentPool, Readout, projection_of
-from hydra_ensembles.backbones.stems import PatchStem, TokenStem
+from hydra_ensembles.backbones.stems import PatchStem, TokenStem, images_for
 
 MODELS = ("CLIPModel", "SiglipModel")
 _LAYERS = ("q_proj", "k_proj", "v_proj")
@@ -30,7 +30,8 @@ _OLD_EOS = 2  # of configs from before transformers knew the real one: there the
 def own_forward(model: nn.Module, inputs: Inputs) -> Tensor:
     fields = by_tower(inputs, {"vision": model, "text": model})
     images, texts = fields["vision"], fields["text"]
-    named = {"pixel_values": images} if isinstance(images, Tensor) else dict(images)
+    named = {} if isinstance(images, Tensor) else dict(images)
+    named["pixel_values"] = images_for(model, images)
     named |= {"input_ids": texts} if isinstance(texts, Tensor) else dict(texts)
     return model(**named, return_dict=True).logits_per_image  # type: ignore[no-any-return]
 
@@ -39,7 +40,7 @@ def own_features(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Features of the towers that there are inputs for."""
     found: dict[str, Any] = {}
     if "vision" in inputs:
-        found["vision"] = model.get_image_features(pixel_values=inputs["vision"])
+        found["vision"] = model.get_image_features(pixel_values=images_for(model, inputs["vision"]))
     if "text" in inputs:
         found["text"] = model.get_text_features(input_ids=inputs["text"])
     return {tower: output.pooler_output for tower, output in found.items()}

@@ -78,10 +78,10 @@ class ZeroShotClassifier(nn.Module):
         """The same, of a model that a reference names with its tokeniser: `open_clip:DIR` or `hf:DIR`."""
         return cls.of(load_model(reference), classes, tokenizer_of(reference), templates)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Inputs) -> Tensor:
         return class_logits(self.image_features(images), self.class_embeddings(), *self.contrast())
 
-    def image_features(self, images: Tensor) -> Tensor:
+    def image_features(self, images: Inputs) -> Tensor:
         """What the image tower makes of images `(B, E)`, of any length."""
         family: Any = family_of(self.model)
         return family.own_features(self.model, {"vision": images})["vision"]  # type: ignore[no-any-return]

@@ -121,14 +121,14 @@ class ErrorPredictor(nn.Module):
         return one + Cost(params, attention + sum(layer.weight.numel() for layer in own))
 
     def _classes(self) -> Tensor:
-        return zero_shot_of(self.network, "ErrorPredictor").class_embeddings().detach()
+        return zero_shot_of(self.network, "ErrorPredictor").class_embeddings().detach().float()
 
     def _look(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Directions of images `(B, E)` and logits `(B, C)`."""
+        """Directions of images `(B, E)` and logits `(B, C)`, in fp32, whatever the network is in."""
         classifier = zero_shot_of(self.network, "ErrorPredictor")
-        assert isinstance(inputs, Tensor)
         images_BE = F.normalize(classifier.image_features(inputs), dim=-1)
-        return images_BE, class_logits(images_BE, self._classes(), *classifier.contrast())
+        logits_BC = class_logits(images_BE, classifier.class_embeddings(), *classifier.contrast())
+        return images_BE.float(), logits_BC.float()
 
     def _errors(self, data: Data) -> tuple[Tensor, Tensor, Tensor]:
         """Directions, logits, and whether the network errs, 0 or 1 `(R,)`."""

@@ -115,8 +115,15 @@ def _scores(model: nn.Module, weights: list[nn.Parameter], by: str, batches: Bat
         raise BaselineError(f"by='{by}' is not known; known: {', '.join(SCORES)}")
     if batches is None:
         raise BaselineError(f"by='{by}' looks at the loss; give data=(inputs, labels)")
-    with evaluating(model):
-        found = (mean_gradients if by == "taylor" else hessian_products)(model, list(weights), batches)
+    frozen = [weight for weight in weights if not weight.requires_grad]
+    try:
+        for weight in frozen:
+            weight.requires_grad_(True)
+        with evaluating(model):
+            found = (mean_gradients if by == "taylor" else hessian_products)(model, list(weights), batches)
+    finally:
+        for weight in frozen:
+            weight.requires_grad_(False)
     return [(weight.detach() * found[weight]).abs() for weight in weights]
 
 

@@ -214,12 +214,14 @@ def companion_log_probs(companions: Sequence[nn.Module], data: SearchData) -> li
     """By batch, each companion's log-probabilities `(B, C)`."""
     if not companions:
         return None
+    asked = [own_copy(companion) for companion in companions]
     answers: list[list[Tensor]] = []
     for batch in data:
         row = []
-        for companion in companions:
+        for companion in asked:
             device = next(companion.parameters()).device
-            logits = own_logits(companion.eval(), inputs_to(batch.inputs, device))
+            with torch.autocast(device.type, enabled=False):
+                logits = own_logits(companion, inputs_to(batch.inputs, device))
             row.append(logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1))
         answers.append(row)
     return answers
