@@ -47,13 +47,15 @@ def check_same_arithmetic(model: nn.Module, backbone: "Backbone", own_forward: C
     for name, tower in backbone.towers.items():
         if not len(tower.blocks):
             raise UnsupportedBackbone(f"tower '{name}' of {type(model).__name__} has no blocks")
-    for tower_name, _, block in backbone.blocks():
-        if block.own is not None:
-            width = backbone.towers[tower_name].stem.width
-            x = _random((1, 4, width), block.attention.out.weight)
-            _compare(block.path, lambda b=block, x=x: b.own(x) - x, lambda b=block, x=x: b(State(x)).tokens - x)  # type: ignore[misc]
-    inputs = backbone.sample()
-    _compare(type(model).__name__, lambda: own_forward(model, inputs), lambda: backbone(inputs), model)
+    # Under a caller's autocast the two would differ by their rounding.
+    with torch.autocast(next(backbone.parameters()).device.type, enabled=False):
+        for tower_name, _, block in backbone.blocks():
+            if block.own is not None:
+                width = backbone.towers[tower_name].stem.width
+                x = _random((1, 4, width), block.attention.out.weight)
+                _compare(block.path, lambda b=block, x=x: b.own(x) - x, lambda b=block, x=x: b(State(x)).tokens - x)  # type: ignore[misc]
+        inputs = backbone.sample()
+        _compare(type(model).__name__, lambda: own_forward(model, inputs), lambda: backbone(inputs), model)
 
 
 def _compare(path: str, own: Callable[[], Tensor], ours: Callable[[], Tensor], model: nn.Module | None = None) -> None:
