@@ -95,9 +95,20 @@ def test_a_journal_of_another_search_is_refused(tmp_path):
         circuit_ranking(model, labelled(seed=5), other, "avg", 1, journal=path)
     with pytest.raises(JournalError, match="its model is"):
         circuit_ranking(model_of("timm-mean"), data, other, "avg", 1, journal=path)
-    path.write_text("not a journal\n")
-    with pytest.raises(JournalError, match="not a journal"):
-        circuit_ranking(model, data, other, "avg", 1, journal=path)
+    for content in (b"not a journal\n", b"a thesis, its end not yet written", b"{}", b"\xff\xfe\n"):
+        path.write_bytes(content)
+        with pytest.raises(JournalError, match="not a journal"):
+            circuit_ranking(model, data, other, "avg", 1, journal=path)
+        assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", ["", '{"ta', '{"task": {"objective": "av'])
+def test_a_journal_cut_off_in_its_first_line_is_begun_again(content, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "journal.jsonl"
+    path.write_text(content)
+    ranking = circuit_ranking(model_of("timm"), labelled(), images(48, 1, 0.5), "avg", 1, journal="~/journal.jsonl")
+    assert json.loads(path.read_text().splitlines()[1])["head"] == list(ranking.removed[0])
 
 
 @pytest.mark.parametrize("objective", ["acc", "ood", "avg"])

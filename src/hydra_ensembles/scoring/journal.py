@@ -8,6 +8,9 @@ from typing import Any
 from hydra_ensembles.scoring.objectives import ScoringError
 
 
+_BEGINNING = '{"task"'
+
+
 class JournalError(ScoringError):
     """A journal that belongs to another search, or cannot be read."""
 
@@ -19,7 +22,7 @@ class Journal:
     """
 
     def __init__(self, path: str | Path | None, task: dict[str, Any]):
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(path).expanduser()
         self.entries: list[dict[str, Any]] = []
         if self.path is None:
             return
@@ -54,9 +57,10 @@ def _append(path: Path, line: str, fresh: bool = False) -> None:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    content = path.read_text()
+    """Those of a journal, without one that was cut off; none of a file that is new."""
+    content = path.read_text(errors="replace") if path.exists() else ""
+    if content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
+        raise JournalError(f"{path} is not a journal of ours; name another file")
     return content[: content.rfind("\n") + 1].splitlines()
 
 
