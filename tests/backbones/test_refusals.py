@@ -9,7 +9,7 @@ from transformers import BertForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from families import IMAGE, _open_clip, _timm, _torchvision, model_of
-from hydra_ensembles import Backbone
+from hydra_ensembles import Backbone, fuse
 from hydra_ensembles.backbones import UnsupportedBackbone
 from hydra_ensembles.backbones.stems import InputError
 
@@ -229,6 +229,16 @@ def test_wrong_inputs_are_refused_with_what_is_expected():
         vision(torch.zeros(2, 3, 32, 32))
     with pytest.raises(InputError, match="takes at most 32 tokens, found 40"):
         text(torch.zeros(1, 40, dtype=torch.long))
+    hydra = fuse([model_of("bert")])
+    for wrong, found in (
+        (["hello there"], "list"),
+        (torch.zeros(4, dtype=torch.long), r"torch.int64 of shape \(4,\)"),
+        (torch.zeros(1, 4), r"torch.float32 of shape \(1, 4\)"),
+        ({"input_ids": [[1, 2]]}, "list"),
+    ):
+        for asked in (text, hydra):
+            with pytest.raises(InputError, match=rf"takes token ids of shape \(batch, tokens\), found {found}"):
+                asked(wrong)
 
 
 def test_inputs_a_backbone_does_not_read_are_refused():

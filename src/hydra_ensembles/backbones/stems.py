@@ -193,7 +193,7 @@ class TokenStem(Part):
         return len(self.positions) - (0 if self.padding_id is None else self.padding_id + 1)
 
     def forward(self, inputs: Tensor | Mapping[str, Any]) -> State:
-        fields: Mapping[str, Any] = {"input_ids": inputs} if isinstance(inputs, Tensor) else inputs
+        fields: Mapping[str, Any] = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
         for name in fields:
             if name not in ("input_ids", "attention_mask", "token_type_ids", "labels") and fields[name] is not None:
                 raise InputError(
@@ -202,6 +202,11 @@ class TokenStem(Part):
         if fields.get("input_ids") is None:
             raise InputError(f"this backbone takes 'input_ids'; found {sorted(fields)}")
         ids = fields["input_ids"]
+        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
+            found = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+            raise InputError(
+                f"this backbone takes token ids of shape (batch, tokens), found {found}; its tokeniser makes them"
+            )
         if ids.shape[1] > self.max_tokens:
             raise InputError(
                 f"this backbone takes at most {self.max_tokens} tokens, found {ids.shape[1]}; truncate the text"
