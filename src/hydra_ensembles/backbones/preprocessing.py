@@ -100,8 +100,9 @@ def _max_positions(config: Any) -> int | None:
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None:
         return None
-    # RoBERTa counts positions from behind the padding id; its config knows no better way to say so.
-    reserved = config.pad_token_id + 1 if "roberta" in str(config.model_type) else 0
+    # These count positions from behind the padding id; their configs know no better way to say so.
+    is_behind_padding = any(name in str(config.model_type) for name in ("roberta", "camembert", "data2vec-text"))
+    reserved = config.pad_token_id + 1 if is_behind_padding else 0
     return int(positions) - reserved
 
 
@@ -126,7 +127,8 @@ def _image_preprocess(directory: Path) -> dict[str, Any] | None:
     if not settings:
         return None
     size, crop = settings.get("size", 224), settings.get("crop_size", settings.get("size", 224))
-    cropped = bool(settings.get("do_center_crop")) and isinstance(size, dict) and "shortest_edge" in size
+    cropped = bool(settings.get("do_center_crop")) and isinstance(size, dict)
+    keeps_shape = cropped and "shortest_edge" in size
     height, width = _sides(crop if cropped else size)
     return image_preprocess(
         (height, width),
@@ -134,7 +136,7 @@ def _image_preprocess(directory: Path) -> dict[str, Any] | None:
         settings.get("image_std", [0.5] * 3),
         _INTERPOLATIONS[settings.get("resample", 2)],
         crop_pct=height / _sides(size)[0] if cropped else 1.0,
-        crop_mode="center" if cropped else "squash",
+        crop_mode="center" if keeps_shape else "squash",
     )
 
 

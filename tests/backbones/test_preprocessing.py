@@ -1,0 +1,41 @@
+"""What the files beside a transformers model say is what its own library makes of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from families import _bert_layout, model_of
+from hydra_ensembles import Backbone
+from hydra_ensembles.backbones.preprocessing import transformers_preprocess
+from hydra_ensembles.data import ImageTransform
+from tiny_sets import tiny_tokenizer
+
+
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "Camembert", "Data2VecText", "Ernie"])
+def test_texts_are_as_long_as_the_model_takes(name, tmp_path):
+    model = _bert_layout(name, pad_token_id=1).eval()
+    (tmp_path / "tokenizer.json").write_text(tiny_tokenizer().to_str())
+    longest = transformers_preprocess(tmp_path, model.config)["max_tokens"]
+    assert longest == Backbone.of(model).towers["text"].stem.max_tokens
+    with torch.no_grad():
+        model(torch.full((1, longest), 5))
+
+
+@pytest.mark.parametrize(
+    ("size", "crop"),
+    [
+        ({"height": 20, "width": 20}, {"height": 16, "width": 16}),
+        ({"height": 20, "width": 20}, None),
+        ({"shortest_edge": 20}, {"height": 16, "width": 16}),
+    ],
+)
+def test_images_are_resized_and_cut_as_their_processor_does(size, crop, tmp_path):
+    from transformers import CLIPImageProcessorPil
+
+    settings = {"size": size, "do_center_crop": crop is not None, **({} if crop is None else {"crop_size": crop})}
+    processor = CLIPImageProcessorPil(resample=3, **settings)
+    processor.save_pretrained(tmp_path)
+    image = np.random.default_rng(0).integers(0, 256, (50, 80, 3), dtype=np.uint8)
+    transform = ImageTransform(transformers_preprocess(tmp_path, model_of("hf-vit").config))
+    theirs = processor(image, return_tensors="pt").pixel_values[0]
+    torch.testing.assert_close(transform.normalised(transform(image)[None])[0], theirs, rtol=0, atol=1e-5)
