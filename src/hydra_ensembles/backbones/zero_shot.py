@@ -117,7 +117,7 @@ class ZeroShotClassifier(nn.Module):
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         self._kept = None  # else it would hold memory on the device that the model leaves
-        return super()._apply(*args, **kwargs)
+        return super()._apply(*args, **kwargs)  # type: ignore[no-any-return, no-untyped-call]
 
     def _surroundings(self) -> tuple[Any, ...]:
         """What embeddings depend on beside the numbers: autocast, and whether gradients can ever go through them."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from hydra_ensembles.scoring.objectives import ScoringError
 
-
 _BEGINNING = '{"task"'
 
 
