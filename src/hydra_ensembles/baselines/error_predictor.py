@@ -20,6 +20,7 @@ from hydra_ensembles.evaluation.answers import in_evaluation_mode
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe
+from hydra_ensembles.members.checkpoint import own_randomness
 from hydra_ensembles.members.recipes import rate_at, recipe_named
 
 RECIPE = Recipe("error predictor", learning_rate=1e-3, epochs=50, batch_size=128, weight_decay=0.01)
@@ -46,7 +47,7 @@ class ErrorPredictor(nn.Module):
         self.network = network
         classes_CE = zero_shot_of(network, "ErrorPredictor").class_embeddings().detach()
         C, E = classes_CE.shape
-        with torch.random.fork_rng(devices=[]):
+        with own_randomness():
             torch.manual_seed(seed)
             self.queries, self.keys, self.values = (nn.Linear(E, E, bias=False) for _ in range(3))
             sizes = [3 * E + min(GAPS, C - 1), *hidden]
