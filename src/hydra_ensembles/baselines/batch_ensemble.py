@@ -19,6 +19,7 @@ from hydra_ensembles.data.batches import rows_at, rows_of
 from hydra_ensembles.heads import single_cost
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune
+from hydra_ensembles.members.checkpoint import own_randomness
 from hydra_ensembles.members.trainee import Trainee
 from hydra_ensembles.optional import import_extra
 
@@ -116,7 +117,7 @@ class ScaledLinear(nn.Module):
         super().__init__()
         layers = import_extra("torch_uncertainty.layers", "eval", "BatchEnsemble")
         # from_linear takes a layer's shape and draws everything; the generators of others stay as they are.
-        with torch.random.fork_rng(devices=[]):
+        with own_randomness():
             self.layer: Any = layers.BatchLinear.from_linear(plain, members)
         self.layer.linear.weight = plain.weight
         with torch.no_grad():
