@@ -16,7 +16,7 @@ from evidence.choosing import Maker, choice, chosen_rows
 from evidence.extras import honest, paired, rounding
 from evidence.heads import conditions, projected, separated
 from evidence.judging import drawn, results_unit, shifted_unit
-from evidence.methods import KINDS, ONE_SEED, SEEDS, Row, row
+from evidence.methods import KINDS, ONE_SEED, SEEDS, SEEDS_OF, Row, row
 from evidence.networks import Networks
 from evidence.units import Units
 from evidence.workers import asked, hours, is_worker, run
@@ -83,6 +83,7 @@ TRUNKS = {6: 15, 8: 10}
 """Shared blocks, half and two thirds of all, and the heads kept behind them, as large a share as without a trunk."""
 PROBES = 16
 THREE_SEEDS = ["single", "single+", "DE(D)", "DE(D)+", "hydra (circuit)", "hydra (random heads)", "hydra (Taylor)"]
+assert set(THREE_SEEDS) == {method for method, seeds in SEEDS_OF.items() if seeds == SEEDS}
 COMPARED = {method for pair in (*PAIRS, *CLAIMS) for method in pair}
 
 
@@ -102,7 +103,7 @@ def planned() -> tuple[Networks, list[str]]:
 
     def rows_of(seed: int, methods: Sequence[str]) -> list[str]:
         rows = [row(networks, method, seed) for method in methods]
-        shifted = seed == 0 and methods is not STRONGER
+        shifted = seed == 0 and methods != STRONGER
         return [unit for one in rows for unit in (*judged(one), *([shifted_unit(networks, one)] if shifted else ()))]
 
     def trunks_of(seed: int) -> list[str]:

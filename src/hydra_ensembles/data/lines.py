@@ -50,7 +50,7 @@ class LinesTable(Table):
         twice = next((name for name in self._names if self._names.count(name) > 1), None)
         if twice is not None:
             raise DataError(f"{self.where} has two columns called '{twice}'; give each its own name")
-        self.columns = {name: _kind(value) for name, value in zip(self._names, values, strict=True)}
+        self.columns = {name: kind_of(value) for name, value in zip(self._names, values, strict=True)}
         self._starts.append(end)
         self.num_rows = len(self._starts) - 1
 
@@ -112,16 +112,11 @@ class LinesTable(Table):
 
     def _fields(self, row: int, record: bytes) -> Any:
         try:
-            text = record.decode("utf-8-sig").rstrip("\r\n")
             if self._separator is None:
-                fields = json.loads(text)
-                if not isinstance(fields, dict):
-                    raise DataError(f"row {row} of {self.where} is a {type(fields).__name__}, expected an object")
-                return fields
-        except UnicodeDecodeError as error:
-            raise DataError(f"row {row} of {self.where} is not UTF-8: {error.reason}") from None
-        except json.JSONDecodeError as error:
-            raise DataError(f"row {row} of {self.where} is not JSON: {error}") from None
+                return object_in(record)
+            text = text_in(record)
+        except DataError as error:
+            raise DataError(f"row {row} of {self.where} is {error}") from None
         if self._separator in ("", "\t"):
             return text.split("\t") if self._separator else [text]
         fields = csv_fields(text)
@@ -160,7 +155,28 @@ def csv_fields(record: str) -> list[str] | None:
         start = comma + 1
 
 
-def _kind(value: Any) -> str:
+def text_in(line: bytes) -> str:
+    """A line without its end."""
+    try:
+        return line.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8: {error.reason}") from None
+
+
+def object_in(line: bytes) -> dict[str, Any]:
+    """The object in a line of jsonl."""
+    text = text_in(line)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"a {type(found).__name__}, expected an object")
+    return found
+
+
+def kind_of(value: Any) -> str:
+    """What a column holds, by one of its values."""
     if isinstance(value, str):
         return "text"
     return "number" if isinstance(value, int | float) else "other"

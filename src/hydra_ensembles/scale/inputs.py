@@ -16,9 +16,9 @@ from typing import Any
 from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.data import DataError
 from hydra_ensembles.data.folders import IMAGES
+from hydra_ensembles.data.lines import object_in
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
-from hydra_ensembles.scale.lines import fields_of
 
 TABLES = (".parquet", ".jsonl")
 _VERSIONS = (
@@ -211,7 +211,7 @@ def _table(files: Any, path: str, id_column: str | None) -> tuple[int, Any]:
                     rows += 1
                     if id_column is not None and id_column not in names:
                         with suppress(DataError):  # a line that cannot be read is put aside when its turn comes
-                            names += [name for name in fields_of(line) if name not in names]
+                            names += [name for name in object_in(line) if name not in names]
     if id_column is not None and names and id_column not in names:
         raise DataError(f"{path} has no column '{id_column}'; it has {', '.join(names)}")
     return rows, id_type

@@ -1,6 +1,5 @@
 """Lines of jsonl, any of which may be broken: each is looked at when it is read, and none is to blame for another."""
 
-import json
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ import numpy as np
 from hydra_ensembles.data import DataError, Rows
 from hydra_ensembles.data.columns import Columns, choose_columns
 from hydra_ensembles.data.labels import Labels
+from hydra_ensembles.data.lines import kind_of, object_in
 from hydra_ensembles.data.tables import Table
 
 _LOOKED_AT = 100
@@ -30,9 +30,9 @@ class JsonlTable(Table):
                     self._starts.append(end)
                     if sound < _LOOKED_AT:
                         with suppress(DataError):
-                            fields = fields_of(line)
+                            fields = object_in(line)
                             sound += 1
-                            columns |= {name: _kind(fields[name]) for name in fields if columns.get(name) != "text"}
+                            columns |= {name: kind_of(fields[name]) for name in fields if columns.get(name) != "text"}
                 end += len(line)
         self.columns, self.num_rows = columns, len(self._starts)
         self._starts.append(end)
@@ -49,7 +49,7 @@ class JsonlTable(Table):
         file.seek(self._starts[row])
         line = file.read(self._starts[row + 1] - self._starts[row])
         try:
-            fields = fields_of(line)
+            fields = object_in(line)
         except DataError as error:
             raise DataError(f"row {row} of {self.where} is {error}") from None
         for column in columns:
@@ -78,22 +78,3 @@ def open_lines(path: Path, kind: str, id_column: str | None = None, **named: Any
     else:
         columns, table.columns = Columns(kind, (kind,), None, None), {kind: kind}
     return Rows(table, columns, Labels(table, None, None, None), np.arange(table.num_rows), path.parent)
-
-
-def fields_of(line: bytes) -> dict[str, Any]:
-    """The object in a line of jsonl."""
-    try:
-        found = json.loads(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8: {error.reason}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"a {type(found).__name__}, expected an object")
-    return found
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, str):
-        return "text"
-    return "number" if isinstance(value, int | float) else "other"
