@@ -1,5 +1,7 @@
 """What the files beside a transformers model say is what its own library makes of them."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -39,3 +41,21 @@ def test_images_are_resized_and_cut_as_their_processor_does(size, crop, tmp_path
     transform = ImageTransform(transformers_preprocess(tmp_path, model_of("hf-vit").config))
     theirs = processor(image, return_tensors="pt").pixel_values[0]
     torch.testing.assert_close(transform.normalised(transform(image)[None])[0], theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [("CLIPFeatureExtractor", 16), ("CLIPImageProcessor", 20), ("BitImageProcessor", 20), ("DeiTFeatureExtractor", 20)],
+)
+def test_a_bare_number_as_size_means_what_its_processor_means(kind, size, tmp_path):
+    import transformers
+
+    about = {"size": size, "crop_size": 16, "do_center_crop": True, "resample": 3, "do_resize": True}
+    about |= {"do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    name = "feature_extractor_type" if kind.endswith("FeatureExtractor") else "image_processor_type"
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({name: kind, **about}))
+    transform = ImageTransform(transformers_preprocess(tmp_path, model_of("hf-vit").config))
+    theirs = getattr(transformers, kind.replace("FeatureExtractor", "ImageProcessor") + "Pil")(**about)
+    image = np.random.default_rng(0).integers(0, 256, (50, 80, 3), dtype=np.uint8)
+    expected = theirs(image, return_tensors="pt").pixel_values[0]
+    torch.testing.assert_close(transform.normalised(transform(image)[None])[0], expected, rtol=0, atol=1e-5)

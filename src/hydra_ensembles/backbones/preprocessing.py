@@ -20,6 +20,8 @@ CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.261302
 
 # Pillow's numbers, which image processors of transformers store.
 _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+# Whose processors take a bare number, as older files have it, for the shorter side; all others for both.
+_OF_SHORTER_SIDE = ("CLIP", "Bit")
 _UNLIMITED = 10**6  # tokenizer_config.json says 1e30 where it means that it does not know
 
 
@@ -127,8 +129,11 @@ def _image_preprocess(directory: Path) -> dict[str, Any] | None:
     if not settings:
         return None
     size, crop = settings.get("size", 224), settings.get("crop_size", settings.get("size", 224))
-    cropped = bool(settings.get("do_center_crop")) and isinstance(size, dict)
-    keeps_shape = cropped and "shortest_edge" in size
+    kind = str(settings.get("image_processor_type") or settings.get("feature_extractor_type"))
+    if not isinstance(size, dict) and any(name in kind for name in _OF_SHORTER_SIDE):
+        size = {"shortest_edge": size}
+    cropped = bool(settings.get("do_center_crop"))
+    keeps_shape = cropped and isinstance(size, dict) and "shortest_edge" in size
     height, width = _sides(crop if cropped else size)
     return image_preprocess(
         (height, width),
