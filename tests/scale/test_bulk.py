@@ -87,7 +87,8 @@ def test_every_row_is_scored_as_predict_would(reviews, scored):
     assert summary["decisions"] == {name: expected.decision.count(name) for name in sorted(set(expected.decision))}
     for name, of in (("probability", "confidence"), ("entropy", "entropy"), ("mutual_information", "epistemic")):
         assert found[name].to_pylist() == pytest.approx(getattr(expected, of).tolist(), abs=1e-5)
-    assert json.loads((reviews / "out" / "summary.json").read_text()) == summary
+    assert json.loads((reviews / "out" / "_summary.json").read_text()) == summary
+    assert pq.read_table(reviews / "out").num_rows == 35
 
 
 def test_what_is_there_is_passed_over_and_another_run_refused(reviews, scored, monkeypatch):
@@ -99,7 +100,7 @@ def test_what_is_there_is_passed_over_and_another_run_refused(reviews, scored, m
     assert {file.name: file.stat().st_mtime_ns for file in (reviews / "out").glob("part-*")} == before
     with pytest.raises(ScaleError, match="was begun with another rows_a_block"):
         score(*asked, **{**options, "rows_a_block": 11})
-    with pytest.raises(ScaleError, match="holds parquet files but no manifest"):
+    with pytest.raises(ScaleError, match="holds parquet files but no _manifest"):
         score(asked[0], asked[1], str(reviews / "in"))
 
 
@@ -209,7 +210,7 @@ def test_what_other_processes_wrote_is_seen(tmp_path):
         fsspec.filesystem("kept").open(f"{tmp_path}/part-000000.parquet")
     found = bulk._summary(f"kept://{tmp_path}", [Block("part-000000", ("a.jsonl",), 0, 2)], 1.0)
     assert (found["rows"], found["quarantined"], found["worker_seconds"]) == (2, 2, 1.5)
-    assert bulk._existing(f"kept://{tmp_path}") == {"part-000000.parquet", "summary.json"}
+    assert bulk._existing(f"kept://{tmp_path}") == {"part-000000.parquet", "_summary.json"}
 
 
 def test_unreadable_rows_go_to_quarantine(reviews, two_cpus, tmp_path):
@@ -229,7 +230,7 @@ def test_unreadable_rows_go_to_quarantine(reviews, two_cpus, tmp_path):
     assert found["id"].to_pylist() == ["0", "1", "3", "4", "6", "7", "8", "9", "10", "b", "[1]"]
     broken = [
         json.loads(line)
-        for file in sorted((tmp_path / "out" / "quarantine").iterdir())
+        for file in sorted((tmp_path / "out" / "_quarantine").iterdir())
         for line in file.read_text().splitlines()
     ]
     reasons = {

@@ -27,7 +27,7 @@ def score(
 ) -> None:
     """Label, probability, uncertainty and decision of every row, as parquet; a killed run goes on where it was.
 
-    Rows that cannot be read go to OUTPUT/quarantine, with the reason. For fewer than about a million inputs on one
+    Rows that cannot be read go to OUTPUT/_quarantine, with the reason. For fewer than about a million inputs on one
     machine, 'predict' does the same in one process.
 
     Example:  hydra-ens score runs/hydra 's3://bucket/reviews/*.parquet' s3://bucket/scored --id review_id

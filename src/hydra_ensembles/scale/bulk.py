@@ -3,10 +3,12 @@
 One output file for each block of the input, written whole or not at all: a run that was killed goes on with the blocks
 that have none, and no row is lost or doubled. Rows that cannot be read go to a quarantine file, with the reason.
 
-    OUTPUT/manifest.json            what is scored, with what, cut how
+    OUTPUT/_manifest.json           what is scored, with what, cut how
     OUTPUT/part-000000.parquet      a row an input
-    OUTPUT/quarantine/part-000000.jsonl
-    OUTPUT/summary.json             when all is done
+    OUTPUT/_quarantine/part-000000.jsonl
+    OUTPUT/_summary.json            when all is done
+
+What begins with an underscore is no data to programs that read a whole directory of parquet files.
 """
 
 import hashlib
@@ -53,7 +55,7 @@ COLUMNS: Mapping[str, str | None] = {
 """Of an output file, with their types; `id` as the input has it, `class` where the model names its classes."""
 ABOUT = "hydra_ensembles"
 """In the footer of an output file: its decisions, counted, and the seconds that it took."""
-MANIFEST, SUMMARY, QUARANTINE = "manifest.json", "summary.json", "quarantine"
+MANIFEST, SUMMARY, QUARANTINE = "_manifest.json", "_summary.json", "_quarantine"
 
 
 def score(
@@ -89,7 +91,7 @@ def score(
         prepared: `batch_size`, `max_tokens`, `first_size`, as `batches_for` takes them.
 
     Returns:
-        What `summary.json` says: rows, how many of them were scored and quarantined, decisions, the seconds of this
+        What `_summary.json` says: rows, how many of them were scored and quarantined, decisions, the seconds of this
         run, and those of all workers together.
     """
     started = time.monotonic()
