@@ -369,6 +369,16 @@ def test_a_replaced_directory_is_taken_over(models, tmp_path, monkeypatch):
     asyncio.run(watch())
 
 
+@pytest.mark.parametrize(("changed", "words"), [({"size": 40}, "40"), ({"interpolation": "cubist"}, "cubist")])
+def test_a_model_that_cannot_answer_is_refused_before_it_is_asked(models, tmp_path, changed, words):
+    shutil.copytree(models / "image", tmp_path / "served")
+    config = json.loads((models / "image" / "config.json").read_text())
+    config["preprocess"] |= changed
+    (tmp_path / "served" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Exception, match=words):
+        Served(str(tmp_path / "served"))
+
+
 def test_a_draft_is_no_new_model(models, tmp_path):
     shutil.copytree(models / "image", tmp_path / "served")
     before = stamp_of(str(tmp_path / "served"))

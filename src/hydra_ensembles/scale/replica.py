@@ -41,6 +41,10 @@ class Served:
             self.transform = ImageTransform(self.preprocess)
         else:
             self.tokenizer = Tokenizer(self.preprocess)
+        # A model that cannot answer is found now, not by the first request.
+        (tried,) = self.answer([np.full((8, 8, 3), 128, dtype=np.uint8) if self.kind == "image" else "a"])
+        if "unreadable" in tried:
+            raise DataError(f"{reference} cannot prepare an image: {tried['unreadable']}")
 
     @torch.inference_mode()
     def answer(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
