@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from families import edit_config, model_of
 from hydra_ensembles import HeadSet, load_model, prune
 from hydra_ensembles.backbones import UnknownReference
-from hydra_ensembles.cli.main import main
+from hydra_ensembles.cli.main import in_options, main
 
 
 def test_json_has_the_hydra_of_table_7_to_the_last_parameter(run):
@@ -120,3 +120,18 @@ def test_help_shows_an_example_and_does_not_wait_for_torch(run):
     check = "import sys, hydra_ensembles.cli.main; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
     assert run("--version").stdout.startswith("hydra-ens 0.")
+
+
+@pytest.mark.parametrize(
+    ("told", "command", "shown"),
+    [
+        ("name one with image=", "predict", "name one with --image"),
+        ("name one with text=; or none", "score", "name one with --text; or none"),
+        ("say allow_seen=True", "evaluate", "say --allow-seen"),
+        ("say check=False", "export", "say --no-check"),
+        ("say allow_seen=True", "predict", "say allow_seen=True"),
+        ("by='loss' and label=['a']", "evaluate", "by='loss' and label=['a']"),
+    ],
+)
+def test_errors_speak_of_options(told, command, shown):
+    assert in_options(told, ["--debug", command, "out"]) == shown

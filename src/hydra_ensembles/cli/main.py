@@ -1,6 +1,8 @@
 """`hydra-ens`: one file a sub-command; errors in one line, a traceback only with --debug."""
 
+import re
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -57,7 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
     except HydraError as error:
         if "--debug" in arguments:
             raise
-        typer.secho(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
+        told = in_options(str(error), arguments)
+        typer.secho(f"{type(error).__name__}: {told}", fg=typer.colors.RED, err=True)
         sys.exit(1)
     except OSError as error:  # a file that may not be read or written, a full disk
         if "--debug" in arguments:
@@ -65,3 +68,21 @@ def main(arguments: list[str] | None = None) -> None:
         told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         typer.secho(f"{type(error).__name__}: {told}", fg=typer.colors.RED, err=True)
         sys.exit(1)
+
+
+def in_options(told: str, arguments: Sequence[str]) -> str:
+    """What the library says of arguments, said of options, where the command that was called has them.
+
+    >>> in_options("take other data, or say allow_seen=True", ["evaluate", "hydra"])
+    'take other data, or say --allow-seen'
+    """
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    called = next((commands[word] for word in arguments if word in commands), None)
+    options = {} if called is None else {one.name: one for one in called.params if one.opts[0].startswith("--")}
+
+    def said(found: re.Match[str]) -> str:
+        option = options.get(found["name"])
+        names = [] if option is None else option.secondary_opts if found["value"] == "False" else option.opts
+        return names[0] if names else found[0]
+
+    return re.sub(r"\b(?P<name>[a-z_]+)=(?P<value>True\b|False\b|(?![\w\"'({\[]))", said, told)
