@@ -1,6 +1,7 @@
 """Claims that compare figures of results files pair by pair, over seeds or over numbers of heads.
 
-Such a claim holds if every pair says so, it does not hold if every pair says the opposite, and else it is undecided.
+Such a claim holds if every pair says so, it does not hold if every pair says the opposite, and else it is undecided;
+fewer than three pairs decide nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,15 +16,19 @@ Results: TypeAlias = Mapping[tuple[str, int], Mapping[str, Any]]
 Pairs: TypeAlias = Callable[[Results], Iterator[tuple[float, float]]]
 Pick: TypeAlias = Callable[[Mapping[str, Any]], float]
 """A figure of a column of a results file."""
+FEWEST_PAIRS = 3
 HYDRA, OTHER = "hydra (circuit)", "DE(D)"
 
 
 def agreed(pairs: Sequence[tuple[float, float]]) -> str:
     """Is the first of each pair the larger?
 
-    >>> agreed([(2.0, 1.0), (3.0, 2.5)]), agreed([(1.0, 2.0)]), agreed([(2.0, 1.0), (1.0, 1.0)])
-    ('holds', 'does not hold here', 'undecided')
+    >>> more, less = (2.0, 1.0), (1.0, 2.0)
+    >>> agreed([more] * 3), agreed([less] * 3), agreed([more] * 2), agreed([more, more, less])
+    ('holds', 'does not hold here', 'undecided', 'undecided')
     """
+    if len(pairs) < FEWEST_PAIRS:
+        return UNDECIDED
     if all(first > second for first, second in pairs):
         return HOLDS
     return FAILS if all(first < second for first, second in pairs) else UNDECIDED

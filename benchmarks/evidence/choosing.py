@@ -6,27 +6,27 @@ best; where none is so accurate, the best of those that are so cheap. Rows that 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from evidence.extras import extra, paired
-from evidence.judging import results_unit
+from evidence.judging import drawn, results_unit
 from evidence.methods import Row, file_name
 from evidence.networks import Networks
 from evidence.page import read
 
-CHOSEN = "hydra (chosen)"
+CIRCUIT, CONTROL = "circuit", "random heads"
 COSTS_AS, ACCURATE_AS = "DE(D)+", "DE(D)"
 BESIDE = ("DE(D)", "DE(D)+", "single", "single+", "hydra (circuit)", "hydra (random heads)")
-Maker: TypeAlias = Callable[[Networks, int], Row]
-"""Makes a row with a seed."""
+Maker: TypeAlias = Callable[[Networks, int, str], Row]
+"""Makes a row with a seed; last, how heads are chosen: by circuits, or at random for its control."""
 MOST_MULT_ADDS, LEAST_ACCURACY = 0.9, -0.015
 
 
 def choice(networks: Networks, in_table: Sequence[Maker], variants: Sequence[Maker]) -> str:
     """A unit that writes `results/SETTING/chosen.json`; candidates have rows in the table or among the claims."""
-    places = {make(networks, 0).method: "" for make in in_table} | {COSTS_AS: "", ACCURATE_AS: ""}
-    places |= {make(networks, 0).method: "claims/" for make in variants}
+    places = {make(networks, 0, CIRCUIT).method: "" for make in in_table} | {COSTS_AS: "", ACCURATE_AS: ""}
+    places |= {make(networks, 0, CIRCUIT).method: "claims/" for make in variants}
+    controls = {make(networks, 0, CIRCUIT).method: make(networks, 0, CONTROL).method for make in (*in_table, *variants)}
     after = [f"rows/{file_name(method, 0)}" for method in places]
 
     def work() -> Mapping[str, Any]:
@@ -36,7 +36,8 @@ def choice(networks: Networks, in_table: Sequence[Maker], variants: Sequence[Mak
         }
         chosen = best_of(figures)
         scores = {} if chosen is None else figures[chosen]["scores"]
-        return {"chosen": chosen, "score": max(scores, key=lambda one: scores[one], default=None), "figures": figures}
+        score = max(scores, key=lambda one: scores[one], default=None)
+        return {"chosen": chosen, "control": controls.get(chosen or ""), "score": score, "figures": figures}
 
     return extra(networks, "chosen", work, after)
 
@@ -75,13 +76,19 @@ def best_of(figures: Mapping[str, Mapping[str, Any]]) -> str | None:
 def chosen_maker(networks: Networks, makers: Sequence[Maker]) -> Maker | None:
     """How what was chosen is made, once it is."""
     found = read(networks.setting.name, "chosen").get("chosen")
-    return next((make for make in makers if make(networks, 0).method == found), None)
+    return next((make for make in makers if make(networks, 0, CIRCUIT).method == found), None)
 
 
-def chosen_rows(networks: Networks, makers: Sequence[Maker], seeds: Sequence[int]) -> list[str]:
-    """The rows of what was chosen, once it is, and their differences; a run after that measures them."""
-    make = chosen_maker(networks, makers)
+def chosen_rows(
+    networks: Networks, in_table: Sequence[Maker], variants: Sequence[Maker], seeds: Sequence[int]
+) -> list[str]:
+    """The rows of what was chosen and of its control, once it is, and differences; a run after that measures them."""
+    make = chosen_maker(networks, (*in_table, *variants))
     if make is None:
         return []
-    rows = [results_unit(networks, replace(make(networks, seed), method=CHOSEN)) for seed in seeds]
-    return [*rows, paired(networks, [(CHOSEN, other) for other in BESIDE], seeds, "compared-chosen")]
+    folder = "" if make in in_table else "claims"
+    rows = [make(networks, seed, heads) for seed in seeds for heads in (CIRCUIT, CONTROL)]
+    chosen, control = (row.method for row in rows[:2])
+    pairs = [(chosen, other) for other in dict.fromkeys((*BESIDE, control)) if other != chosen]
+    judged = [unit for one in rows for unit in (results_unit(networks, one, folder), drawn(one))]
+    return [*judged, paired(networks, pairs, seeds, "compared-chosen")]

@@ -64,10 +64,10 @@ def swept(networks: Networks, trained: bool = True, in_table: Sequence[int] = ()
                 yield Row(f"{name} {keep} heads", 0, (ask_network(networks, unit),), _alone(networks, [unit]), heads)
 
 
-def not_fused(networks: Networks) -> Iterator[Row]:
-    """Table 11: the members of hydra (circuit) before their MLPs are averaged."""
-    for kind, name in (("circuit", "circuit"), ("taylor", "Taylor")):
-        units = members_of(networks, kind, 0)
+def not_fused(networks: Networks, names: Sequence[str] = ("circuit", "Taylor")) -> Iterator[Row]:
+    """Table 11: members before their MLPs are averaged."""
+    for name in names:
+        units = members_of(networks, KINDS[name], 0)
         parts = tuple(ask_network(networks, unit) for unit in units)
         yield Row(f"hydra ({name}), not fused", 0, parts, _alone(networks, units), _heads(networks))
 
@@ -101,11 +101,16 @@ def member_counts(networks: Networks) -> Iterator[Row]:
         yield hydra_row(networks, f"hydra (sampled), {number} members", f"sampled-{number}", 0, units[:number], heads)
 
 
-def trunk(networks: Networks, seed: int, blocks: int, keep: int) -> Row:
-    """Ours: the first blocks are shared, circuits are searched behind them."""
-    setting, chosen = networks.setting, _trunk_heads(networks, seed, blocks, keep)
-    units = [networks.member(f"trunk{blocks}", seed, m, chosen, freeze_blocks=blocks) for m in range(setting.members)]
-    return hydra_row(networks, f"hydra (circuit), trunk of {blocks}", f"trunk{blocks}", seed, units, _heads(networks))
+def trunk(networks: Networks, seed: int, blocks: int, keep: int, heads: str = "circuit") -> Row:
+    """Ours: the first blocks are shared, circuits are searched behind them, or heads drawn."""
+    kind = _kind(f"trunk{blocks}", heads)
+    if heads == "circuit":
+        chosen = _trunk_heads(networks, seed, blocks, keep)
+    else:
+        assert heads == "random heads", heads
+        chosen = networks.random_heads(kind, seed, keep, behind=blocks)
+    units = [networks.member(kind, seed, m, chosen, freeze_blocks=blocks) for m in range(networks.setting.members)]
+    return hydra_row(networks, f"hydra ({heads}), trunk of {blocks}", kind, seed, units, _heads(networks))
 
 
 def trunks_without_training(networks: Networks) -> Iterator[Row]:
@@ -150,18 +155,18 @@ def _trunk_heads(networks: Networks, seed: int, blocks: int, keep: int) -> str:
     return networks.selection(f"trunk{blocks}", seed, rankings, keep=keep, trunk=blocks)
 
 
-def grouped(networks: Networks, seed: int, keep: int | None = None) -> Row:
+def grouped(networks: Networks, seed: int, keep: int | None = None, heads: str = "circuit") -> Row:
     """Ours: every member keeps its own MLPs."""
-    units, kind = members_of(networks, "circuit", seed, keep), named(networks, "circuit", keep)
-    method = f"{_method(networks, 'circuit', keep)}, grouped"
+    units, kind = members_of(networks, KINDS[heads], seed, keep), named(networks, KINDS[heads], keep)
+    method = f"{_method(networks, heads, keep)}, grouped"
     return hydra_row(networks, method, kind, seed, units, _heads(networks, keep), "grouped")
 
 
-def from_pretrained(networks: Networks, seed: int, mlp: str, keep: int | None = None) -> Row:
+def from_pretrained(networks: Networks, seed: int, mlp: str, keep: int | None = None, heads: str = "circuit") -> Row:
     """Ours: members start from the pre-trained network, not the trained one, and get its whole training."""
-    chosen, kind = heads_of(networks, "circuit", seed, keep), named(networks, "fresh", keep)
+    chosen, kind = heads_of(networks, KINDS[heads], seed, keep), named(networks, _kind("fresh", heads), keep)
     units = [networks.pretrained_member(kind, seed, m, chosen) for m in range(networks.setting.members)]
-    method = f"{_method(networks, 'circuit', keep)}, from pre-trained, {mlp}"
+    method = f"{_method(networks, heads, keep)}, from pre-trained, {mlp}"
     return hydra_row(networks, method, kind, seed, units, _heads(networks, keep), mlp)
 
 
@@ -175,6 +180,7 @@ def trained_otherwise(
     **recipe: Any,
 ) -> Row:
     """Ours: a hydra with another training after pruning; `heads` says how they are chosen."""
+    kind = _kind(kind, heads)
     chosen = heads_of(networks, KINDS[heads], seed, keep)
     units = [networks.member(kind, seed, m, chosen, **recipe) for m in range(networks.setting.members)]
     method = f"{_method(networks, heads, keep)}, {name}"
@@ -191,7 +197,7 @@ def control_otherwise(networks: Networks, seed: int, method: str, name: str, kin
 
 def own_bases(networks: Networks, seed: int, keep: int, mlp: str, heads: str = "circuit") -> Row:
     """Ours: each member comes from another network of DE(D), with the heads that were chosen for the first."""
-    kind = f"ownbase{keep}" if heads == "circuit" else f"ownbase-{KINDS[heads]}{keep}"
+    kind = f"{_kind('ownbase', heads)}{keep}"
     chosen = heads_of(networks, KINDS[heads], seed, keep)
     units = [networks.member(kind, seed, m, chosen, base=10 * seed + m) for m in range(networks.setting.members)]
     name = f"hydra ({heads}), own bases, {keep} heads, {mlp}"
@@ -224,6 +230,11 @@ def _pruned_row(networks: Networks, method: str, chosen: str, m: int, keep: int)
     return Row(
         method, 0, (part,), lambda: DeepEnsemble([build()]).cost(networks.setting.tokens), _per_layer(networks, keep)
     )
+
+
+def _kind(kind: str, heads: str) -> str:
+    """Networks of a variant with other heads than circuits have another name."""
+    return kind if heads == "circuit" else f"{kind}-{KINDS[heads]}"
 
 
 def _alone(networks: Networks, units: Sequence[str]) -> Callable[[], Cost]:

@@ -25,7 +25,7 @@ def extra(networks: Networks, name: str, work: Callable[[], Mapping[str, Any]], 
 
 
 def honest(networks: Networks) -> str:
-    """Do test sets share rows with what trains, chooses or fits? More than one in a thousand is refused."""
+    """Do test sets share rows with what trains, chooses or fits? What is shared is told."""
     base, setting = networks.base(0), networks.setting
 
     def work() -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ def honest(networks: Networks) -> str:
                     used["id_train"] = setting.train(model, 0)
                 near, far = ({one: tests[one] for one in setting.groups[group]} for group in ("near", "far"))
                 far |= {one: tests[one] for one in setting.groups["apart"]}
-                # What is shared is counted and told, not refused: sets apart may share rows, and the docs say so.
+                # Not refused: sets apart may share rows, and the docs say so.
                 found = Protocol(tests[name], near, far, **used, allow_seen=True)  # type: ignore[arg-type]
                 said[f"{column}: {name}"] = list(found.seen)
         return {"seen": said, "rows": {name: batches.num_rows for name, batches in tests.items()}}

@@ -36,6 +36,8 @@ def separated(networks: Networks) -> str:
         found = {
             name: centroid_distances(m, tests[known], unknown) for name, m in (("single", dense), ("CircOOD", circuit))
         }
+        # The circuit may have lost all heads of the last layer.
+        layer = max(set.intersection(*({head.layer for head in one.heads} for one in found.values())))
         order = networks.ranking(ranking)
         kept = sorted(order.start.without(order.removed))
         extreme = min(EXTREME, len(order) // 2)
@@ -47,9 +49,12 @@ def separated(networks: Networks) -> str:
         return {
             "models": {name: one.to_json() for name, one in found.items()},
             "last_layer": {
-                name: {distance: fmean(one.average(distance).values()) for distance in ("euclidean", "mahalanobis")}
+                name: {
+                    distance: fmean(one.average(distance, layer).values()) for distance in ("euclidean", "mahalanobis")
+                }
                 for name, one in found.items()
             },
+            "layer": layer,
             "heads_of_single": {
                 side: {distance: _mean(found["single"], heads, distance) for distance in ("euclidean", "mahalanobis")}
                 for side, heads in sides.items()

@@ -98,6 +98,7 @@ def figures(networks: Networks, row: Row) -> dict[str, Any]:
         "seed": row.seed,
         "members": val.logits.shape[1],
         "heads": row.heads,
+        "kept": [networks.load(unit).heads.to_json() for unit in _pruned(networks, row)],
         "cost": cost.to_json(),
         "temperature": fitted.value,
         "validation": validation({name: _judged(one, None, detectors) for name, one in unseen.items()}),
@@ -157,6 +158,14 @@ def _detectors(networks: Networks, row: Row, said: Mapping[str, Answers]) -> Det
         return None
     weight, bias = classifier_of(networks.load(row.parts[0].replace(ANSWERS, "networks/")))
     return fit_detectors(train.features, train.logits, train.labels, weight, bias)
+
+
+def _pruned(networks: Networks, row: Row) -> list[str]:
+    """The networks of a row that keep some heads only: a hydra's members, or those that are asked alone."""
+    if row.members or row.heads == str(networks.setting.heads):
+        return list(row.members)
+    alone = [part.replace(ANSWERS, "networks/") for part in row.parts]
+    return [unit for unit in alone if unit in networks.units.units]
 
 
 def _networks(networks: Networks, row: Row) -> list[str]:

@@ -182,7 +182,8 @@ def heads_of(networks: Networks, kind: str, seed: int, keep: int | None = None) 
         samples = setting.members if scope == "global" else setting.samples or setting.members
         rankings = [networks.taylor(seed, sample, keep, scope) for sample in range(samples)]
         pool = {"pool": setting.pool} if scope == "global" else {}
-        return networks.selection(name, seed, rankings, how="calibration", keep=keep, **pool)
+        members = min(setting.members, samples)
+        return networks.selection(name, seed, rankings, how="calibration", keep=keep, members=members, **pool)
     if kind == "circuit":
         rankings = [networks.circuit(seed, one, setting.to_remove) for one in OBJECTIVES]
         return networks.selection(name, seed, rankings, keep=keep)

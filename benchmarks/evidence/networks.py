@@ -258,13 +258,13 @@ class Networks:
         unit = f"heads/{kind}-{seed}"
         return self.units.add(unit, work, (base, *rankings))
 
-    def random_heads(self, kind: str, seed: int, keep: int) -> str:
-        """Head sets drawn at random, of one size."""
+    def random_heads(self, kind: str, seed: int, keep: int, behind: int = 0) -> str:
+        """Head sets drawn at random, of one size; blocks before `behind` keep all of theirs beside them."""
         base, setting = self.base(10 * seed), self.setting
 
         def work(place: Path) -> None:
             every = HeadSet.all(self.load(base).model)
-            sets = [drawn_heads(every, keep, 1000 * seed + m) for m in range(setting.members)]
+            sets = [drawn_heads(every, keep, 1000 * seed + m, behind) for m in range(setting.members)]
             (place / "selection.json").write_text(json.dumps({"members": [one.to_json() for one in sets]}) + "\n")
 
         return self.units.add(f"heads/{kind}-{seed}", work, (base,))
@@ -369,9 +369,9 @@ class Networks:
         return {**said, "precision": settings.precision}
 
 
-def drawn_heads(every: HeadSet, keep: int, seed: int) -> HeadSet:
-    """So many of all heads, at random."""
-    heads = list(every)
+def drawn_heads(every: HeadSet, keep: int, seed: int, behind: int = 0) -> HeadSet:
+    """So many of the heads from a layer on, at random, and all before it."""
+    heads = [head for head in every if head.layer >= behind]
     return every.without(random.Random(seed).sample(heads, len(heads) - keep))
 
 

@@ -3,23 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra_ensembles.report import Column, Figure, Row, Table
 from hydra_ensembles.report.summaries import over_seeds
 from provenance import RESULTS
 
+T = TypeVar("T")
 METHODS = (
     *("single", "single+", "DE(D)", "DE(D)+", "DE-heads", "MC Dropout", "LoRA"),
     *("Packed-Ensembles", "MIMO", "BatchEnsemble", "unstructured", "Taylor", "CircAvg"),
-    *(
-        "hydra (Taylor)",
-        "hydra (circuit)",
-        "hydra (sampled)",
-        "hydra (joint)",
-        "hydra (random heads)",
-        "hydra (chosen)",
-    ),
+    *("hydra (Taylor)", "hydra (circuit)", "hydra (sampled)", "hydra (joint)", "hydra (random heads)"),
 )
 MAIN = (
     Column("heads", "Heads", is_text=True),
@@ -45,8 +39,12 @@ def read(setting: str, name: str) -> dict[str, Any]:
 
 def ordered(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The rows of the table in their order, others behind them."""
-    names = dict.fromkeys([*(name for name in METHODS if name in summary["methods"]), *summary["methods"]])
-    return {**summary, "methods": {name: summary["methods"][name] for name in names}}
+    return {**summary, "methods": by_method(summary["methods"])}
+
+
+def by_method(found: Mapping[str, T]) -> dict[str, T]:
+    """The same in the order of the table."""
+    return {name: found[name] for name in dict.fromkeys([*(n for n in METHODS if n in found), *found])}
 
 
 def main_table(summary: Mapping[str, Any], title: str, averages: Mapping[str, str] | None = None) -> Table:
@@ -84,6 +82,24 @@ DIFFERENCES = (
     "Points (NLL and ECE as they are): means over seeds, in brackets the middle 95 % over 1000 resamples of the test "
     "rows, the same for both."
 )
+
+
+def choice_table(found: Mapping[str, Any]) -> Table:
+    """What the choice between variants saw: validation figures of one seed, and cost."""
+    figures, most = found["figures"], float(found["figures"]["DE(D)+"]["mult_adds"])
+    scores = list(dict.fromkeys(score for one in figures.values() for score in one["scores"]))
+    columns = [Column("accuracy", "Acc", better="higher", factor=100), Column("nll", "NLL", decimals=3)]
+    columns += [Column(score, score.replace("_", " "), "AUROC", better="higher", factor=100) for score in scores]
+    columns += [Column("cost", "mult-adds / DE(D)+", decimals=3)]
+    rows = []
+    for method, one in figures.items():
+        cells = {"accuracy": one["accuracy"], "nll": one["nll"], "cost": one["mult_adds"] / most, **one["scores"]}
+        rows.append(Row(method, {key: Figure(float(value)) for key, value in cells.items()}))
+    chosen = (
+        f"Chosen: {found['chosen']}; best score for it: {found['score']}." if found["chosen"] else "None is chosen."
+    )
+    caption = f"Validation rows that no search has seen, seed 0. {chosen} The rule is in `evidence/choosing.py`."
+    return Table(columns, rows, title="Changes of the recipe, judged on validation data", caption=caption)
 
 
 def score_table(results: Mapping[tuple[str, int], Mapping[str, Any]], column: str, methods: Sequence[str]) -> Table:
@@ -125,7 +141,7 @@ def shift_table(found: Mapping[str, Mapping[str, Any]], metric: str, title: str)
     ]
     columns.append(Column("mean", "mean", factor=100 if percent else 1, **shape))
     rows = []
-    for method, sets in found.items():
+    for method, sets in by_method(found).items():
         values = {severity: float(sets[severity][metric]) for severity in severities}
         rows.append(Row(method, {**{s: Figure(v) for s, v in values.items()}, "mean": Figure(fmean(values.values()))}))
     return Table(columns, rows, title=title)

@@ -6,14 +6,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
+from safetensors.torch import load_file
+
+from evidence.methods import file_name
 from evidence.page import read
 from hydra_ensembles.report.drawing import new_figure, styled
 from hydra_ensembles.report.looks import LIGHT, MARKERS, look
+from provenance import RESULTS
 
 METRICS = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95 (lower is better)", "aupr": "AUPR"}
 COSTS = "cost.png"
 Pictures: TypeAlias = Mapping[str, tuple[str, Callable[[], Any]]]
 """By file name, a title and what draws it."""
+FILLS = ("full", "none", "left", "top")
+"""Of markers, which are too few for all methods."""
 _SWEPT = re.compile(r"(CircAvg|Taylor) (\d+) heads(, no training)?")
 
 
@@ -21,8 +28,14 @@ def pictures(setting: str, summary: Mapping[str, Any], claims: Mapping[str, Any]
     """By file name, its title and how it is drawn: every figure whose results are there."""
     found: dict[str, tuple[str, Callable[[], Any]]] = {}
     if "single" in summary["methods"]:
-        title = "OOD AUROC against cost; upright lines are one standard deviation over seeds, where there are several"
-        found[COSTS] = title, partial(draw_costs, summary["methods"])
+        drawn = intervals(setting, summary["methods"])
+        ending = (
+            ", and, thin, of one seed the middle 95 % over resampled test rows"
+            if drawn
+            else ", where there are several"
+        )
+        title = f"OOD AUROC against cost; upright lines are one standard deviation over seeds{ending}"
+        found[COSTS] = title, partial(draw_costs, summary["methods"], drawn)
     if planes := read(setting, "projections"):
         title = "Outputs of the heads that CircOOD removed last (above) and first (below), by PCA (Figure 4)"
         found["figure-4.png"] = title, lambda: draw_planes(planes)
@@ -61,8 +74,16 @@ def swept_heads(methods: Mapping[str, Any]) -> dict[str, dict[bool, dict[int, Ma
     return found
 
 
-def draw_costs(methods: Mapping[str, Any]) -> Any:
-    """OOD AUROC against multiply-adds, every method; upright lines are the standard deviation over seeds."""
+def intervals(setting: str, methods: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """The middle 95 % of OOD AUROC over resampled test rows, of methods whose draws are among the results."""
+    paths = {name: RESULTS / setting / "draws" / f"{file_name(name, 0)}.safetensors" for name in methods}
+    drawn = {name: 100 * load_file(path)["auroc"][1:] for name, path in paths.items() if path.is_file()}
+    ends = torch.tensor([0.025, 0.975])
+    return {name: tuple(torch.quantile(values, ends).tolist()) for name, values in drawn.items()}
+
+
+def draw_costs(methods: Mapping[str, Any], drawn: Mapping[str, tuple[float, float]]) -> Any:
+    """OOD AUROC against multiply-adds, every method; upright lines say how far it moves."""
     figure = new_figure(7.2, 4.2)
     panel = figure.subplots()
     single = methods["single"]["mult_adds"]["mean"]
@@ -70,9 +91,11 @@ def draw_costs(methods: Mapping[str, Any]) -> Any:
         cost, quality, style = found["mult_adds"]["mean"] / single, found["auroc"], look(place)
         if quality.get("std"):
             low, high = quality["mean"] - quality["std"], quality["mean"] + quality["std"]
-            panel.plot([cost, cost], [low, high], color=style.colour, linewidth=1.2)
-        face = "none" if place >= len(MARKERS) else style.colour
-        dot: dict[str, Any] = {"color": style.colour, "marker": style.marker, "mfc": face, "ms": 7, "ls": ""}
+            panel.plot([cost, cost], [low, high], color=style.colour, linewidth=1.8)
+        elif name in drawn:
+            panel.plot([cost, cost], drawn[name], color=style.colour, linewidth=0.6)
+        dot: dict[str, Any] = {"color": style.colour, "marker": style.marker, "ms": 7, "ls": ""}
+        dot |= {"fillstyle": FILLS[place // len(MARKERS) % len(FILLS)], "markerfacecoloralt": "none"}
         panel.plot([cost], [quality["mean"]], label=name, **dot)
     panel.set_xscale("log")
     ticks = [1, 2, 3, 5, 10]

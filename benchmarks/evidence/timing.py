@@ -1,17 +1,18 @@
 """Latency of the methods in one interleaved run, as they really run: hydras compute of the last block what is read.
 
-A network takes as long before its training as after it, so the pre-trained model is all that is needed. Heads are
-drawn, as those of `hydra (random heads)` are: as many as a method keeps, though its own may lie otherwise over layers.
-Blocks that training changes are changed a little, as equal ones would be fused into a trunk.
+A network takes as long before its training as after it, so the pre-trained model is all that is needed. It keeps the
+heads that the method's results file names, with seed 0; where none does, as many, drawn as those of `hydra (random
+heads)` are. Blocks that training changes are changed a little, as equal ones would be fused into a trunk.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from evidence.methods import PASSES, REBUILT, SEEDS_OF, Row, hydra_of
+from evidence.methods import PASSES, REBUILT, SEEDS_OF, Row, file_name, hydra_of
 from evidence.networks import Networks, drawn_heads
 from hydra_ensembles import fuse
 from hydra_ensembles.backbones import Inputs
@@ -88,9 +89,7 @@ def _model(networks: Networks, method: str) -> nn.Module:
         return fuse(networks_with_classifiers)
     if method in REBUILT:
         return REBUILT[method](setting.load(0), number).eval()
-    every = HeadSet.all(setting.load(0))
-    keep = setting.keep if method in ALONE else hydra_of(networks, method)[1]
-    members = [prune(setting.load(0), drawn_heads(every, keep, m)) for m in range(1 if method in ALONE else number)]
+    members = [prune(setting.load(0), heads) for heads in _kept_heads(networks, method)]
     if method in ALONE:
         return DeepEnsemble(members).eval()
     assert setting.post is not None
@@ -98,3 +97,13 @@ def _model(networks: Networks, method: str) -> nn.Module:
     for m, one in enumerate(members):
         moved(one.model, m, setting.layers - trained)
     return fuse(members)
+
+
+def _kept_heads(networks: Networks, method: str) -> list[HeadSet]:
+    """Of each member."""
+    setting, path = networks.setting, networks.results(file_name(method, 0))
+    said = json.loads(path.read_text()).get("kept") if path.is_file() else None
+    if said:
+        return [HeadSet.from_json(one) for one in said]
+    every, keep = HeadSet.all(setting.load(0)), setting.keep if method in ALONE else hydra_of(networks, method)[1]
+    return [drawn_heads(every, keep, m) for m in range(1 if method in ALONE else setting.members)]

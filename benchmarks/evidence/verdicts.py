@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evidence.ledger import FAILS, HOLDS, UNDECIDED, Claim, Found, difference_claim, figure_claim
+from evidence.page import read
+from evidence.summary import results_of
 
 CLAIMED = "compared-claims"
 """Differences of one seed."""
+CHOSEN, CONTROL = "chosen", "its control"
 ONE_MEMBER = "hydra (circuit) above its first member alone, CircAvg, in AUROC"
 
 
@@ -32,9 +35,53 @@ def controls(averages: Mapping[str, str]) -> list[Claim]:
         found.append(Claim(says, "ours", "", against(other, "auroc", 1, margin=margin), "compared"))
         for metric, name in averages.items():
             found.append(Claim(f"… {name}", "ours", "", against(other, metric, 1, margin=margin), "compared"))
+    says = "control: hydra (circuit) at no more than 0.9 of the multiply-adds of DE(D)+, with every seed"
+    found.append(Claim(says, "ours", "", lambda setting: cheap(setting, "hydra (circuit)"), "hydra-circuit-SEED"))
     for one in ("single", "DE(D)"):
         look = difference_claim(f"{one}+ minus {one}", "auroc", 1)
         found.append(Claim(f"the second training alone lifts {one} in AUROC", "ours", "", look, "compared"))
+    return found
+
+
+def cheap(setting: str, method: str, most: float = 0.9) -> Found | None:
+    """Does a method need so little of the arithmetic of DE(D)+, with every seed?"""
+    results = results_of(setting) | results_of(f"{setting}/claims")
+    seeds = [seed for name, seed in results if name == method and ("DE(D)+", seed) in results]
+    ratios = [
+        results[method, seed]["cost"]["mult_adds"] / results["DE(D)+", seed]["cost"]["mult_adds"] for seed in seeds
+    ]
+    if not ratios:
+        return None
+    shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+    return Found(shown, HOLDS if max(ratios) <= most else FAILS if min(ratios) > most else UNDECIDED)
+
+
+def chosen(averages: Mapping[str, str]) -> list[Claim]:
+    """The goal for users, asked of the hydra that validation data chose; `averages` as for `controls`."""
+
+    def of_chosen(other: str, metric: str, margin: float) -> Callable[[str], Found | None]:
+        def look(setting: str) -> Found | None:
+            said = read(setting, CHOSEN)
+            pair = f"{said.get('chosen')} minus {said.get('control') if other == CONTROL else other}"
+            return difference_claim(pair, metric, 1, f"compared-{CHOSEN}", margin=margin)(setting)
+
+        return look
+
+    def name(setting: str) -> Found | None:
+        said = read(setting, CHOSEN)
+        return Found(str(said["chosen"]), HOLDS if said["chosen"] else FAILS) if said else None
+
+    def cost(setting: str) -> Found | None:
+        said = read(setting, CHOSEN)
+        return cheap(setting, said["chosen"]) if said.get("chosen") else None
+
+    asked = {"within 0.5 of DE(D)+ in AUROC, or above": ("DE(D)+", 0.5), "above single+ in AUROC": ("single+", 0.0)}
+    asked |= {"above its control, as many random heads, in AUROC": (CONTROL, 0.0)}
+    found = [Claim("goal: a hydra that validation data choose is cheap enough", "ours", "", name, CHOSEN)]
+    found.append(Claim("goal: it needs at most 0.9 of DE(D)+'s multiply-adds, every seed", "ours", "", cost, CHOSEN))
+    for says, (other, margin) in asked.items():
+        for metric, ending in {"auroc": f"goal: it is {says}", **{m: f"… {n}" for m, n in averages.items()}}.items():
+            found.append(Claim(ending, "ours", "", of_chosen(other, metric, margin), f"compared-{CHOSEN}"))
     return found
 
 
@@ -147,7 +194,7 @@ def beyond(trunk: int) -> list[Claim]:
 
 
 def separates(found: Mapping[str, Any]) -> Found:
-    """Table 5: is CircOOD farther apart than the dense model, by both distances?"""
+    """Table 5: is CircOOD farther apart than the dense model, by both distances, in the last layer that both have?"""
     dense, circuit = found["last_layer"]["single"], found["last_layer"]["CircOOD"]
     gains = [circuit[name] - dense[name] for name in ("euclidean", "mahalanobis")]
     shown = ", ".join(f"{name} {dense[name]:.2f} → {circuit[name]:.2f}" for name in ("euclidean", "mahalanobis"))

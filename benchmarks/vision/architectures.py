@@ -134,6 +134,7 @@ def setting_of(name: str) -> Setting:
         unknown_search=lambda model: images(model, "tiny-imagenet-val.parquet[:64]", labels=False),
         tests=tests,
         base=replace(BASE, epochs=2),
+        searched=64,
         removed=None,
         shifts=None,
     )

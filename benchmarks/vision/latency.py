@@ -5,22 +5,21 @@ Writes results/vision/latency.json.
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from evidence.choosing import CHOSEN, chosen_maker
+from evidence.choosing import CIRCUIT, chosen_maker
 from evidence.methods import Row
 from evidence.networks import Networks
 from evidence.timing import measure
-from vision.run import IN_TABLE, STRONGER, VARIANTS, planned
+from vision.run import STRONGER, VARIANTS, planned
 
 
 def chosen(networks: Networks) -> list[Row]:
-    """The variant that was chosen, once one is."""
-    make = chosen_maker(networks, (*IN_TABLE, *VARIANTS))
-    return [] if make is None else [replace(make(networks, 0), method=CHOSEN)]
+    """The variant that was chosen, once one is; what is in the table is timed with it."""
+    make = chosen_maker(networks, VARIANTS)
+    return [] if make is None else [make(networks, 0, CIRCUIT)]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import time
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from evidence import agreement, extras, judging, page, summary, timing
+from evidence import agreement, extras, judging, page, summary, timing, verdicts
 from evidence import claims as claimed
 from evidence import networks as made_networks
 from evidence.asking import ask_hydra
@@ -21,6 +22,7 @@ from evidence.setting import Setting
 from evidence.units import Units
 from evidence.workers import hours
 from families import BY_NAME, CLASSES, model_of
+from hydra_ensembles import HeadSet
 from hydra_ensembles.data.batches import TensorBatches
 from hydra_ensembles.evaluation.answers import load_answers
 from hydra_ensembles.members import Recipe
@@ -218,6 +220,15 @@ def test_every_row_has_every_figure(networks):
     assert methods["DE(D)"]["mutual_information"]["mean"] > 0
 
 
+def test_a_row_names_the_heads_that_it_keeps_and_is_timed_with_them(networks):
+    chosen = networks.head_sets(heads_of(networks, "circuit", 0))
+    found = summary.results_of("toy")
+    assert [HeadSet.from_json(one) for one in found["hydra (circuit)", 0]["kept"]] == chosen
+    assert timing._kept_heads(networks, "hydra (circuit)") == chosen
+    assert timing._kept_heads(networks, "CircAvg") == chosen[:1]
+    assert found["DE(D)", 0]["kept"] == found["single", 0]["kept"] == []
+
+
 def test_an_average_is_that_of_its_sets_and_the_second_column_has_more_rows(networks):
     found = summary.results_of("toy")
     methods = summary.summary_of(found, "first", GROUPS, {})["methods"]
@@ -266,12 +277,19 @@ def test_a_trunk_saves_arithmetic(networks):
 
 
 def test_a_variant_is_chosen_by_validation_figures_and_then_measured(networks):
-    variants = (claimed.grouped, lambda made, seed: claimed.trunk(made, seed, 1, 4))
-    methods = ("hydra (circuit)", "hydra (joint)")
-    in_table = [lambda made, seed, method=method: row(made, method, seed) for method in methods]
+    def control(method):
+        return re.sub(r"circuit|joint", "random heads", method)
+
+    variants = (
+        lambda made, seed, heads: claimed.grouped(made, seed, heads=heads),
+        lambda made, seed, heads: claimed.trunk(made, seed, 1, 4, heads),
+    )
+    in_table = tuple(
+        lambda made, seed, heads, method=method: row(made, method if heads == "circuit" else control(method), seed)
+        for method in ("hydra (circuit)", "hydra (joint)")
+    )
     unit = choice(networks, in_table, variants)
-    makers = (*in_table, *variants)
-    assert chosen_rows(networks, makers, (0,)) == []
+    assert chosen_rows(networks, in_table, variants, (0,)) == []
     networks.units.run([unit])
     folder = networks.units.root.parent / "results" / "toy"
     said = json.loads((folder / "chosen.json").read_text())
@@ -279,15 +297,33 @@ def test_a_variant_is_chosen_by_validation_figures_and_then_measured(networks):
         *("hydra (circuit)", "hydra (joint)", "DE(D)", "DE(D)+"),
         *("hydra (circuit), grouped", "hydra (circuit), trunk of 1"),
     }
+    assert said["control"] == control(said["chosen"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("evidence.choosing.BESIDE", ("DE(D)",))
-        networks.units.run(chosen_rows(networks, makers, (0,)))
-    found = json.loads((folder / "hydra-chosen-0.json").read_text())
+        networks.units.run(chosen_rows(networks, in_table, variants, (0,)))
     best = said["figures"][said["chosen"]]
-    assert found["validation"]["ood"]["msp"]["auroc"] == best["auroc"]
     assert best["scores"][said["score"]] == max(best["scores"].values())
-    assert "hydra (chosen) minus DE(D)" in json.loads((folder / "compared-chosen.json").read_text())["differences"]
-    (folder / "hydra-chosen-0.json").unlink()  # not one of the rows that other tests count
+    differences = json.loads((folder / "compared-chosen.json").read_text())["differences"]
+    assert set(differences) == {f"{said['chosen']} minus {other}" for other in ("DE(D)", said["control"])}
+    shown = page.choice_table(said).markdown()
+    assert f"Chosen: {said['chosen']}" in shown
+    ledger = {claim.says: claim.look("toy") for claim in verdicts.chosen({})}
+    assert ledger["goal: it needs at most 0.9 of DE(D)+'s multiply-adds, every seed"].verdict == "holds"
+    assert ledger["goal: it is above its control, as many random heads, in AUROC"] is not None
+    assert ledger["goal: it is above single+ in AUROC"] is None  # not compared here
+
+
+@pytest.mark.parametrize("heads", ["circuit", "random heads"])
+def test_controls_of_variants_have_as_many_heads(networks, heads):
+    made = Networks(networks.setting, Units(networks.units.root))
+    rows = [claimed.trunk(made, 0, 1, 4, heads), claimed.from_pretrained(made, 0, "average", heads=heads)]
+    rows += [claimed.grouped(made, 0, heads=heads), claimed.own_bases(made, 0, 8, "average", heads)]
+    assert all(one.method.startswith(f"hydra ({heads})") for one in rows)
+    shared, *others = [made.units.units[one.members[0]].after[-1] for one in rows]
+    made.units.run([shared, *others])
+    sets = made.head_sets(shared)
+    assert {len(one) for one in sets} == {4 + 4}
+    assert all(sum(head.layer == 0 for head in one) == 4 for one in sets)
 
 
 def test_claims_may_answer_in_bf16_and_what_that_changes_is_measured(networks):
