@@ -6,6 +6,7 @@ later, without their networks.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,6 +26,8 @@ from hydra_ensembles.store import whole
 WANTED = {"accuracy": ("answers", ID_TEST), "nll": ("answers", ID_TEST), "ece": ("answers", ID_TEST)}
 WANTED |= {"auroc": ("ood/msp", AVERAGE), "fpr95": ("ood/msp", AVERAGE), "auroc_near": ("ood/msp", "near")}
 WANTED |= {"auroc_far": ("ood/msp", "far")}
+SCORES = ("entropy", "energy")
+"""By which unknown inputs are told too, in the average."""
 
 
 def save_draws(path: Path, setting: Setting, found: Evaluation) -> None:
@@ -32,13 +35,15 @@ def save_draws(path: Path, setting: Setting, found: Evaluation) -> None:
     groups = setting.groups
     wanted = {m: place for m, place in WANTED.items() if groups.get(m.removeprefix("auroc_"), True)}
 
-    def values(part: str, row: str, metric: str) -> Tensor:
-        first = torch.tensor([found.figures[part][row][metric]])
-        return torch.cat([first, found.resampled[part][row][metric].float()])
+    def values(judged: Evaluation, part: str, row: str, metric: str) -> Tensor:
+        first = torch.tensor([judged.figures[part][row][metric]])
+        return torch.cat([first, judged.resampled[part][row][metric].float()])
 
-    said = {m: values(part, row, m.partition("_")[0]) for m, (part, row) in wanted.items()}
+    said = {m: values(found, part, row, m.partition("_")[0]) for m, (part, row) in wanted.items()}
     for average, sets in setting.averages.items():
-        said[average] = torch.stack([values("ood/msp", one, "auroc") for one in sets]).mean(dim=0)
+        said[average] = torch.stack([values(found, "ood/msp", one, "auroc") for one in sets]).mean(dim=0)
+    for score in SCORES:
+        said[f"auroc_{score}"] = values(replace(found, score=score), f"ood/{score}", AVERAGE, "auroc")
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as draft:
         save_file(said, draft)

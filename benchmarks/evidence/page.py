@@ -67,7 +67,8 @@ def difference_table(found: Mapping[str, Any]) -> Table:
     """Paired differences in points, with 95 % intervals over test rows."""
     points = [Column("accuracy", "Acc"), Column("auroc", "AUROC", "OOD"), Column("auroc_near", "near", "OOD")]
     points += [Column("auroc_far", "far", "OOD"), Column("fpr95", "FPR95", "OOD")]
-    more = [key for key in next(iter(found.values()), {}) if key.startswith("auroc_without")]
+    others = [key for key in next(iter(found.values()), {}) if key.startswith("auroc_")]
+    more = [key for key in others if key not in {column.key for column in points}]
     points += [Column(key, key.removeprefix("auroc_").replace("_", " "), "OOD") for key in more]
     columns = [Column(c.key, c.heading, c.group, factor=100, signed=True) for c in points]
     columns += [Column("nll", "NLL", decimals=3, signed=True), Column("ece", "ECE", decimals=3, signed=True)]

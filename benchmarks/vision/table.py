@@ -49,7 +49,7 @@ Everything here is made from results files by `python benchmarks/vision/table.py
 benchmarks/vision/run.py` makes the results files and has taken {hours:.1f} hours of one core so far; it can be killed
 at any time and goes on where it was, and passes over what is done. A second call measures with all seeds what the first
 has chosen; `latency.py` and `architectures.py` beside it make the times and the last table. What the figures mean for
-the paper's claims is in [docs/evidence.md](../../docs/evidence.md). {missing}
+the paper's claims is in [docs/evidence.md](../../docs/evidence.md).{missing}
 
 DeiT-Ti/16 (12 layers of 3 heads, 192 wide), pre-trained on ImageNet, is trained for three epochs on 35,000 images of
 CIFAR-100 at 96 pixels. Members keep 30 of 36 heads (rows that say so, 24) and are trained for one more epoch as the
@@ -152,7 +152,7 @@ def missing(results: Mapping[tuple[str, int], Any]) -> str:
     planned = {**SEEDS_OF, **dict.fromkeys((*SETTING.more_methods, *STRONGER), (0,))}
     left = {method: [str(seed) for seed in seeds if (method, seed) not in results] for method, seeds in planned.items()}
     named = [f"{method} (seed {', '.join(seeds)})" for method, seeds in left.items() if seeds]
-    return f"Not measured yet: {'; '.join(named)}. " if named else ""
+    return f" Not measured yet: {'; '.join(named)}." if named else ""
 
 
 def architectures() -> list[str]:
