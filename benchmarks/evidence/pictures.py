@@ -39,10 +39,16 @@ def pictures(setting: str, summary: Mapping[str, Any], claims: Mapping[str, Any]
     if planes := read(setting, "projections"):
         title = "Outputs of the heads that CircOOD removed last (above) and first (below), by PCA (Figure 4)"
         found["figure-4.png"] = title, lambda: draw_planes(planes)
+    return {**found, **sweeps(claims)}
+
+
+def sweeps(claims: Mapping[str, Any], suffix: str = "", where: str = "") -> Pictures:
+    """Figures 5 and 6, where there are rows for them; file names end in `suffix`, titles in `where`."""
     swept, single = swept_heads(claims["methods"]), claims["methods"].get("single", {})
+    found: dict[str, tuple[str, Callable[[], Any]]] = {}
     for name, trained, title in (
-        ("figure-5.png", False, "Heads kept, nothing trained (Figure 5)"),
-        ("figure-6.png", True, "Heads kept, trained after pruning (Figure 6)"),
+        (f"figure-5{suffix}.png", False, f"Heads kept, nothing trained (Figure 5){where}"),
+        (f"figure-6{suffix}.png", True, f"Heads kept, trained after pruning (Figure 6){where}"),
     ):
         lines = {method: points[trained] for method, points in swept.items() if points[trained]}
         if lines:

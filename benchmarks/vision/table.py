@@ -27,7 +27,7 @@ from evidence.page import (
     shift_table,
     tempered_table,
 )
-from evidence.pictures import COSTS, as_markdown, draw_all, pictures
+from evidence.pictures import COSTS, Pictures, as_markdown, draw_all, pictures, sweeps
 from evidence.summary import first_seed, results_of, shifts_of, summary_of
 from hydra_ensembles.report import paper_table
 from provenance import RESULTS
@@ -134,6 +134,7 @@ def page() -> str:
         ):
             parts += [shift_table(shifts, metric, title).markdown()]
     parts += [claims_table(claims, names, title).markdown() for title, names in claims_of(claims, BEYOND).items()]
+    parts += shown.values()
     if found := read(NAME, "compared-claims"):
         parts += [difference_table(found["differences"]).markdown()]
     if others["methods"]:
@@ -141,10 +142,15 @@ def page() -> str:
         parts += [claims_table(others, list(others["methods"]), "Heads removed (Tables 4, 6; Figure 5)").markdown()]
         if found := read(IMAGENET, "compared-claims"):
             parts += [difference_table(found["differences"]).markdown()]
-    parts += shown.values()
+        parts += as_markdown(on_imagenet(others), PICTURES.name).values()
     if tables := architectures():
         parts += [OTHER_ARCHITECTURES, *tables]
     return "\n\n".join(part for part in parts if part.strip()) + "\n"
+
+
+def on_imagenet(others: Mapping[str, Any]) -> Pictures:
+    """Figure 5 on ImageNet images."""
+    return sweeps(others, "-imagenet", ", ImageNet images")
 
 
 def missing(results: Mapping[tuple[str, int], Any]) -> str:
@@ -199,8 +205,8 @@ def as_json() -> str:
 def main() -> None:
     (RESULTS / NAME / "summary.json").write_text(as_json())
     README.write_text(page())
-    first, claims, _ = summaries()
-    draw_all(pictures(NAME, first, claims), PICTURES)
+    first, claims, others = summaries()
+    draw_all({**pictures(NAME, first, claims), **on_imagenet(others)}, PICTURES)
     print("wrote benchmarks/results/vision/summary.json, benchmarks/vision/README.md and its pictures")
 
 
