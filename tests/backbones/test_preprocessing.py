@@ -8,6 +8,7 @@ import torch
 
 from families import _bert_layout, model_of
 from hydra_ensembles import Backbone
+from hydra_ensembles.backbones import torchvision
 from hydra_ensembles.backbones.preprocessing import transformers_preprocess
 from hydra_ensembles.data import ImageTransform
 from tiny_sets import tiny_tokenizer
@@ -59,3 +60,50 @@ def test_a_bare_number_as_size_means_what_its_processor_means(kind, size, tmp_pa
     image = np.random.default_rng(0).integers(0, 256, (50, 80, 3), dtype=np.uint8)
     expected = theirs(image, return_tensors="pt").pixel_values[0]
     torch.testing.assert_close(transform.normalised(transform(image)[None])[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_normalize": False},
+        {"do_rescale": False},
+        {"rescale_factor": 1 / 127.5},
+        {"rescale_factor": 1 / 127.5, "do_normalize": False},
+    ],
+)
+def test_pixels_are_scaled_as_their_processor_does(settings, tmp_path):
+    from transformers import ViTImageProcessorPil
+
+    processor = ViTImageProcessorPil(size={"height": 16, "width": 16}, resample=3, **settings)
+    processor.save_pretrained(tmp_path)
+    image = np.random.default_rng(0).integers(0, 256, (50, 80, 3), dtype=np.uint8)
+    transform = ImageTransform(transformers_preprocess(tmp_path, model_of("hf-vit").config))
+    theirs = processor(image, return_tensors="pt").pixel_values[0].float()
+    torch.testing.assert_close(transform.normalised(transform(image)[None])[0], theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [32, 400])
+def test_images_are_cut_as_convnext_does(size, tmp_path):
+    from transformers import ConvNextImageProcessorPil
+
+    processor = ConvNextImageProcessorPil(size={"shortest_edge": size}, crop_pct=0.875, resample=3)
+    processor.save_pretrained(tmp_path)
+    image = np.random.default_rng(0).integers(0, 256, (50, 80, 3), dtype=np.uint8)
+    transform = ImageTransform(transformers_preprocess(tmp_path, model_of("hf-vit").config))
+    theirs = processor(image, return_tensors="pt").pixel_values[0]
+    torch.testing.assert_close(transform.normalised(transform(image)[None])[0], theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("vit_b_16", "IMAGENET1K_V1"), ("vit_l_16", "IMAGENET1K_V1"), ("vit_b_16", "IMAGENET1K_SWAG_E2E_V1")],
+)
+def test_torchvision_models_are_prepared_for_as_their_weights_say(name, weights):
+    from torchvision.models import get_model, get_model_weights
+
+    theirs = get_model_weights(name)[weights].transforms()
+    with torch.device("meta"):
+        model = get_model(name, image_size=theirs.crop_size[0])
+    found = ImageTransform(torchvision.origin(model).preprocess)
+    assert (found.scaled_size, found.size) == (theirs.resize_size[0], theirs.crop_size[0])
+    assert found.interpolation == theirs.interpolation.value

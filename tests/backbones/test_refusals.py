@@ -27,6 +27,11 @@ class _Other(VisionTransformer):
         return 3 * super().forward_head(x, pre_logits)
 
 
+class _Mean(VisionTransformer):
+    def forward_head(self, x, pre_logits=False):
+        return self.head(self.norm(x).mean(1))
+
+
 class _MeanPooled(BertForSequenceClassification):
     def forward(self, input_ids, attention_mask=None, return_dict=True):
         hidden = self.bert(input_ids, attention_mask=attention_mask).last_hidden_state.mean(1)
@@ -45,6 +50,19 @@ def _timm_class(name, second_block=None):
 
 def _other_model():
     return _Other(**IMAGE)
+
+
+def _silent():
+    """As a model of other arithmetic, before its classifier is trained."""
+    model = _Mean(**IMAGE)
+    torch.nn.init.zeros_(model.head.weight)
+    return model
+
+
+def _not_a_number():
+    model = _other_model()
+    model.head.weight.data[0, 0] = float("nan")
+    return model
 
 
 def _mean_pooled_bert():
@@ -156,6 +174,8 @@ REFUSED = {
         _other_model,
         "_Other: has parameters in a known layout but computes something else",
     ),
+    "other arithmetic before a classifier of zeros": (_silent, "_Mean: has parameters in a known layout but computes"),
+    "other arithmetic, and a class that is no number": (_not_a_number, "_Other: has parameters in a known layout but"),
     "mean pooling in a subclass": (_mean_pooled_bert, "_MeanPooled: has parameters in a known layout but computes"),
     "overlapping patches": (_overlapping_patches, "does not cut the image into patches side by side"),
     "a replaced torchvision head": (_other_heads, "heads: expected 'head', or 'pre_logits', 'act', 'head'"),
@@ -221,6 +241,23 @@ def test_a_probe_of_a_training_model_does_not_change_its_flags():
     flags = [module.training for module in model.modules()]
     Backbone.of(model)
     assert [module.training for module in model.modules()] == flags
+
+
+def test_a_model_without_numbers_is_tried_once_it_has_some():
+    model = _other_model().eval()
+    patches = model.patch_embed.proj.bias.data.clone()
+    model.patch_embed.proj.bias.data.fill_(float("nan"))  # as memory that is not filled yet may hold
+    Backbone.of(model)
+    model.patch_embed.proj.bias.data.copy_(patches)
+    with pytest.raises(UnsupportedBackbone, match="computes something else"):
+        Backbone.of(model)
+
+
+def test_a_classifier_of_zeros_is_as_before_when_the_model_was_tried():
+    model = _torchvision()
+    torch.nn.init.zeros_(model.heads.head.weight)
+    Backbone.of(model)
+    assert not model.heads.head.weight.any()
 
 
 def test_wrong_inputs_are_refused_with_what_is_expected():

@@ -100,3 +100,13 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
         with pytest.raises(HydraError, match="choose another directory"):
             save_model(model, tmp_path / taken)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_store_is_replaced_by_one_of_its_kind_alone(tmp_path):
+    model = model_of("timm")
+    member = prune(model, HeadSet.sample(model, keep=8, seed=0))
+    for _ in range(2):
+        member.save(tmp_path / "member")
+    with pytest.raises(HydraError, match="is a store of kind 'member', not 'hydra'; choose another directory"):
+        fuse([member, member]).save(tmp_path / "member")
+    assert Member.load(tmp_path / "member").heads == member.heads

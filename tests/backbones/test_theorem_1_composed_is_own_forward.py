@@ -143,6 +143,13 @@ def test_under_autocast_the_parts_stay_close(name):
     torch.testing.assert_close(found["logits"].float(), expected["logits"].float(), rtol=0.1, atol=0.1)
 
 
+@pytest.mark.parametrize("name", ["timm", "hf-vit", "torchvision"])
+def test_under_autocast_tokens_are_as_wide_as_the_models(name):
+    stem, images = Backbone.of(model_of(name)).towers["vision"].stem, BY_NAME[name].inputs(2, 0, 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert stem(images).tokens.dtype == torch.float32
+
+
 def test_images_may_come_as_a_processor_returns_them():
     images = BY_NAME["hf-vit"].inputs(2, 0, 0)
     backbone = Backbone.of(model_of("hf-vit"))

@@ -1,8 +1,10 @@
 """`hydra-ens inspect`, as a person and as a machine would call it."""
 
+import copy
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -107,6 +109,30 @@ def test_a_transformers_directory_that_lacks_a_tensor_is_refused(tmp_path):
     save_file(tensors, path, metadata={"format": "pt"})
     with pytest.raises(UnknownReference, match=r"lacks tensor 'bert\.encoder\.layer\.0\.attention\.self"):
         load_model(f"hf:{tmp_path / 'bert'}")
+
+
+def test_weights_of_another_task_are_refused_and_a_new_classifier_is_told(tmp_path):
+    from transformers import BertForTokenClassification
+
+    config = copy.deepcopy(model_of("bert").config)
+    BertForTokenClassification(config).save_pretrained(tmp_path / "tokens")
+    for task, labels in (("multi_label_classification", 5), ("regression", 1), (None, 1)):
+        config.problem_type, config.num_labels = task, labels
+        model_of("bert").__class__(config).save_pretrained(tmp_path / f"{task}-{labels}")
+    for name, why in (
+        ("tokens", "BertForTokenClassification, which does not classify whole inputs"),
+        ("multi_label_classification-5", "multi_label_classification; one class an input is meant"),
+        ("regression-1", "regression; one class an input is meant"),
+        ("None-1", "1 output, no classes"),
+    ):
+        with pytest.raises(UnknownReference, match=why):
+            load_model(f"hf:{tmp_path / name}")
+    model_of("bert").bert.save_pretrained(tmp_path / "encoder")
+    with pytest.warns(UserWarning, match="its classifier is random; train it before"):
+        load_model(f"hf:{tmp_path / 'encoder'}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        load_model(f"hf:{tmp_path / 'encoder'}", num_labels=3)
 
 
 def test_debug_lets_the_error_through():

@@ -123,3 +123,10 @@ def test_the_command_writes_a_checked_file(tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         main(["export", str(tmp_path / "nothing"), str(tmp_path / "out")])
     assert left.value.code == 1
+
+
+def test_a_hydra_in_bf16_is_exported_for_torch_alone(tmp_path):
+    hydra = fuse([model_of("timm"), perturbed(copy.deepcopy(model_of("timm")), 1)]).bfloat16()
+    assert export(hydra, tmp_path, "torch-export").name == "model.pt2"
+    with pytest.raises(ExportError, match=r"does not compute all of a hydra in torch\.bfloat16"):
+        export(hydra, tmp_path, "onnx")

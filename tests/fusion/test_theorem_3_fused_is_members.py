@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from families import BY_NAME, CASES, head_sets, model_of, perturbed
+from families import BY_NAME, CASES, _timm, head_sets, model_of, perturbed
 from hydra_ensembles import Backbone, HeadSet, fuse, load_model, prune, save_model
 from hydra_ensembles.fusion import FusionError
 from hydra_ensembles.heads import hydra_cost
@@ -208,6 +208,8 @@ def test_whole_models_say_what_their_classes_and_inputs_are(tmp_path):
         (lambda: fuse([model_of("timm")], last_block="cls"), "last_block='cls' is not known"),
         (lambda: fuse([model_of("timm"), model_of("timm-mean")]), "members 0 and 1 are of different architectures"),
         (lambda: fuse([model_of("bert"), model_of("timm")]), "members 0 and 1 are of different architectures"),
+        (lambda: fuse([_timm(proj_bias=False), _timm()]), "members 0 and 1 are of different architectures"),
+        (lambda: fuse([_timm(), _timm(qkv_bias=False)]), "members 0 and 1 are of different architectures"),
     ],
 )
 def test_what_cannot_be_fused_is_refused(wrong, message):

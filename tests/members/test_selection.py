@@ -32,6 +32,12 @@ def test_objectives_take_each_circuit_at_the_same_size():
     assert chosen.to_json()["overlap"] == chosen.overlaps()
 
 
+def test_a_member_that_keeps_all_heads_has_no_distribution_of_removed_ones():
+    (one,) = (chosen := select_members([ranking_of([0])], keep=12, members=1))
+    assert one == START
+    assert chosen.to_json()["divergence"] == [[None]]
+
+
 def test_samples_come_from_the_first_of_the_ranking_and_differ_by_seed():
     ranking = ranking_of(range(11))
     chosen = select_members([ranking], keep=8, members=3, how="sample")

@@ -175,3 +175,9 @@ def test_small_sets_one_seed_and_seen_sets_are_warned_of():
     assert "allow_seen" in warnings
     assert "Test set 'yelp' shares 3 of its 500 rows with id_val." in warnings
     assert "One of 3 runs" in " ".join(screen(a_run(), seeds=3).warnings)
+
+
+def test_the_base_is_not_the_subject_where_there_is_another():
+    run = Run("a run", Path(), {}, {"members": told(), "base": told(members=1)}, recipe={"name": "a run"})
+    assert (run.subject, run.base) == ("members", "base")
+    assert screen(run).models["members"].startswith("3 copies of it")

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from families import model_of
+from families import _timm, model_of
 from hydra_ensembles import Backbone, HeadSet, prune
 from hydra_ensembles.heads.cost import block_cost, readout_cost, stem_cost
 from hydra_ensembles.scoring import JournalError, ScoringError, circuit_ranking, taylor_ranking
 from hydra_ensembles.scoring.candidates import candidate_logits
+from hydra_ensembles.scoring.objectives import Outcome
 from hydra_ensembles.scoring.work import Work, least_block_forwards
 
 TESTS = Path(__file__).parent.parent
@@ -226,3 +228,20 @@ def test_images_come_in_any_dtype_or_in_a_mapping(name, dtype):
     assert first.training
     with torch.autocast("cpu", torch.bfloat16):
         assert rankings(model, known, unknown, first) == expected
+
+
+def test_a_journal_of_the_same_weights_in_another_model_is_refused(tmp_path):
+    data, other, path = labelled(), images(48, 1, 0.5), tmp_path / "journal.jsonl"
+    one, another = (_timm(global_pool="avg", pool_include_prefix=flag).eval() for flag in (False, True))
+    another.load_state_dict(one.state_dict())
+    circuit_ranking(one, data, other, "avg", 1, journal=path)
+    with pytest.raises(JournalError, match="belongs to another search: its settings"):
+        circuit_ranking(another, data, other, "avg", 1, journal=path)
+
+
+def test_outcomes_without_rows_lie_where_others_do():
+    with FakeTensorMode():
+        rows = torch.zeros(2, 3, device="cuda")
+        some = Outcome(rows.bool(), rows, rows)
+        joined = Outcome.join([Outcome.join([], 2, rows.device), some])
+    assert joined.known_AN.shape == (2, 3)

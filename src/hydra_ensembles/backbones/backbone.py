@@ -94,8 +94,7 @@ class Backbone(Part):
         check_every_parameter_is_read(model, backbone)
         # Trying the model costs a forward; once for a model in its present structure is enough.
         spec = backbone.spec()
-        if _tried.get(model) != spec:
-            check_same_arithmetic(model, backbone, family_of(model).own_forward)
+        if _tried.get(model) != spec and check_same_arithmetic(model, backbone, family_of(model).own_forward):
             _tried[model] = spec
         return backbone
 

@@ -38,8 +38,12 @@ class Part(nn.Module):
             **{fact: getattr(self, fact) for fact in self.facts},
             "tensors": {name: list(tensor.shape) for name, tensor in named_tensors(self, recurse=False)},
             "parts": {name: spec_of(child) for name, child in self.named_children()},
-            "absent": [name for name, value in vars(self).items() if value is None and name not in self.facts],
+            "absent": [name for name, value in vars(self).items() if value is None and self._may_have(name)],
         }
+
+    def _may_have(self, name: str) -> bool:
+        """Is it ours, and not one of torch's own or a setting?"""
+        return name not in self.facts and not name.startswith("_")
 
 
 def named_tensors(module: nn.Module, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:

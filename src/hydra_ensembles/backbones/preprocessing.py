@@ -22,6 +22,7 @@ CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.261302
 _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 # Whose processors take a bare number, as older files have it, for the shorter side; all others for both.
 _OF_SHORTER_SIDE = ("CLIP", "Bit")
+_CONVNEXT_CUTS_BELOW = 384
 _UNLIMITED = 10**6  # tokenizer_config.json says 1e30 where it means that it does not know
 
 
@@ -135,14 +136,24 @@ def _image_preprocess(directory: Path) -> dict[str, Any] | None:
     cropped = bool(settings.get("do_center_crop"))
     keeps_shape = cropped and isinstance(size, dict) and "shortest_edge" in size
     height, width = _sides(crop if cropped else size)
-    return image_preprocess(
-        (height, width),
-        settings.get("image_mean", [0.5] * 3),
-        settings.get("image_std", [0.5] * 3),
-        _INTERPOLATIONS[settings.get("resample", 2)],
-        crop_pct=height / _sides(size)[0] if cropped else 1.0,
-        crop_mode="center" if keeps_shape else "squash",
-    )
+    crop_pct = height / _sides(size)[0] if cropped else 1.0
+    if "ConvNext" in kind:  # it cuts small images only, after a resize that is said otherwise
+        keeps_shape = height < _CONVNEXT_CUTS_BELOW
+        crop_pct = float(settings.get("crop_pct", 224 / 256)) if keeps_shape else 1.0
+    mean, std = _mean_and_std(settings)
+    interpolation = _INTERPOLATIONS[settings.get("resample", 2)]
+    crop_mode = "center" if keeps_shape else "squash"
+    return image_preprocess((height, width), mean, std, interpolation, crop_pct, crop_mode)
+
+
+def _mean_and_std(settings: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """For pixels from 0 to 1, of a processor that scales pixels from 0 to 255 by a factor of its own, or not at all."""
+    factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1.0
+    normalised = settings.get("do_normalize", True)
+    mean = settings.get("image_mean", [0.5] * 3) if normalised else [0.0] * 3
+    std = settings.get("image_std", [0.5] * 3) if normalised else [1.0] * 3
+    scale = round(255 * factor, 9)
+    return [value / scale for value in mean], [value / scale for value in std]
 
 
 def _sides(size: Any) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ _LIBRARIES = ("timm", "torchvision", "open_clip")
 _OPEN_CLIP = "open_clip_config.json"
 # Pickled ones are not read.
 _OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "model.safetensors")
+_OTHER_TASKS = ("ForTokenClassification", "ForMultipleChoice", "ForQuestionAnswering")
 _TWO_TOWERS = ("clip", "siglip")
 _VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<instead>[^}]*))?\}")
 
@@ -227,15 +229,34 @@ def _from_pretrained(transformers: Any, directory: Path, weights: bool, settings
         auto = transformers.AutoModelForImageClassification
     else:
         auto = transformers.AutoModelForSequenceClassification
+    if auto is not transformers.AutoModel:
+        _check_task(directory, config)
     if not weights:
         return auto.from_config(config)  # type: ignore[no-any-return]
     model, report = auto.from_pretrained(
         directory, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **local
     )
-    for name in sorted(report["missing_keys"]):
+    missing = sorted(report["missing_keys"])
+    for name in missing:
         if not name.startswith(("classifier.", "pre_classifier.")) and ".pooler." not in name:
             raise UnknownReference(f"hf:{directory} lacks tensor '{name}'; only a classifier may be missing")
+    if missing and "num_labels" not in settings:  # who says how many classes there are knows that they are new
+        warnings.warn(
+            f"hf:{directory} has no {missing[0]}: its classifier is random; train it before you rank, evaluate or ask",
+            stacklevel=2,
+        )
     return model  # type: ignore[no-any-return]
+
+
+def _check_task(directory: Path, config: Any) -> None:
+    """Refuse weights that were trained for something else than one of several classes for each input."""
+    trained = next(iter(config.architectures or ()), "")
+    if trained.endswith(_OTHER_TASKS):
+        raise UnknownReference(f"hf:{directory} holds a {trained}, which does not classify whole inputs")
+    if config.problem_type not in (None, "single_label_classification"):
+        raise UnknownReference(f"hf:{directory} was trained for {config.problem_type}; one class an input is meant")
+    if config.num_labels < 2:
+        raise UnknownReference(f"hf:{directory} has {config.num_labels} output, no classes; two are the fewest")
 
 
 def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) -> nn.Module:

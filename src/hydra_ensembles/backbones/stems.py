@@ -107,11 +107,12 @@ class PatchStem(Part):
             .transpose(1, 2)
         )
         x = through(self.norm_patches, x)
-        positions = None if self.positions is None else self.positions.reshape(-1, self.width).to(x.dtype)
+        # Under autocast patches are bf16 and the rest fp32: what flows on is then fp32, as in the model itself.
+        positions = None if self.positions is None else self.positions.reshape(-1, self.width)
         if positions is not None and self.positions_on == "patches":
             x = x + positions
         prefix = [
-            p.reshape(1, -1, self.width).to(x.dtype).expand(x.shape[0], -1, -1)
+            p.reshape(1, -1, self.width).expand(x.shape[0], -1, -1)
             for p in (self.cls_token, self.registers)
             if p is not None
         ]

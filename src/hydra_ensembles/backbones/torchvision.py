@@ -24,6 +24,8 @@ from hydra_ensembles.backbones.stems import PatchStem, images_for
 from hydra_ensembles.backbones.surgery import shrink_packed
 from hydra_ensembles.optional import import_extra
 
+_SWAG_PIXELS, _VIT_L_16 = (384, 512, 518), (24, 1024, 16)
+
 
 def recognises(model: nn.Module) -> bool:
     return comes_from(model, "torchvision") and hasattr(model, "conv_proj") and hasattr(model, "encoder")
@@ -94,10 +96,21 @@ def origin(model: Any) -> Origin:
         "num_classes": model.heads.head.out_features,
         "representation_size": model.representation_size,
     }
-    # A model does not say which weights it holds; these are the transforms of most (IMAGENET1K_V1: 256, then 224).
-    size = (model.image_size, model.image_size)
-    preprocess = image_preprocess(size, IMAGENET_MEAN, IMAGENET_STD, "bilinear", crop_pct=0.875)
-    return Origin("torchvision", "VisionTransformer", kwargs, preprocess)
+    return Origin("torchvision", "VisionTransformer", kwargs, _preprocess(model))
+
+
+def _preprocess(model: Any) -> dict[str, Any]:
+    """As the published weights of such a model have it; which it holds it does not say.
+
+    Those of IMAGENET1K_V1 resize to 256, of ViT-L/16 to 242, and cut out 224; SWAG's larger ones do not cut. SWAG's for
+    224 pixels do not either, but cannot be told from the first: they need a `preprocess` of their own.
+    """
+    size, settings = (model.image_size, model.image_size), (IMAGENET_MEAN, IMAGENET_STD)
+    if model.image_size in _SWAG_PIXELS:
+        return image_preprocess(size, *settings, "bicubic")
+    is_large = (len(model.encoder.layers), model.hidden_dim, model.patch_size) == _VIT_L_16
+    # Sizes are rounded down, so a half more than 242 is meant.
+    return image_preprocess(size, *settings, "bilinear", crop_pct=224 / 242.5 if is_large else 0.875)
 
 
 def build(origin: Origin) -> nn.Module:

@@ -49,6 +49,7 @@ class ZeroShotClassifier(nn.Module):
                 f"found {tuple(prompts_CPT.shape)}"
             )
         self.model, self.classes = model, None if classes is None else list(classes)
+        prompts_CPT = prompts_CPT.to(next(model.parameters()).device)
         self.prompts = nn.Parameter(prompts_CPT.contiguous(), requires_grad=False)
         self._kept: tuple[Any, Any, Tensor] | None = None
 

@@ -92,5 +92,6 @@ def _differences(selection: "Selection") -> "object":
         table.add_column(f"member {m}", justify="right")
     shared, apart = selection.overlaps(), selection.divergences()
     for m, (row, distances) in enumerate(zip(shared, apart, strict=True)):
-        table.add_row(f"member {m}", *(f"{100 * a:.0f} % / {d:.3f}" for a, d in zip(row, distances, strict=True)))
+        cells = [f"{100 * a:.0f} % / {'–' if d is None else f'{d:.3f}'}" for a, d in zip(row, distances, strict=True)]
+        table.add_row(f"member {m}", *cells)
     return table

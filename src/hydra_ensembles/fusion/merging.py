@@ -187,9 +187,16 @@ def _without_heads(spec: Any) -> Any:
         return spec
     if spec.get("part") == "Attention":
         norms = {name: child for name, child in spec["parts"].items() if name.endswith("_norm")}
+        others = {name: _kind(child) for name, child in spec["parts"].items() if name not in norms}
         kept = {key: spec[key] for key in ("head_dim", "scale", "interleaved", "absent")}
-        return {**kept, "parts": sorted(spec["parts"]), "norms": norms}
+        return {**kept, "parts": others, "norms": norms}
     return {key: _without_heads(child) for key, child in spec.items()}
+
+
+def _kind(spec: Any) -> Any:
+    """What a spec says without sizes: which parts and tensors there are, biases among them."""
+    parts = {name: _kind(child) for name, child in spec.get("parts", {}).items()}
+    return {"part": spec["part"], "tensors": sorted(spec["tensors"]), "parts": parts}
 
 
 def _agreed(members: Sequence[nn.Module], field: str) -> Any:

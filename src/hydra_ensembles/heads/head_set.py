@@ -235,13 +235,16 @@ def overlap(a: HeadSet, b: HeadSet) -> float:
     return len(removed_a & removed_b) / fewer
 
 
-def layer_divergence(a: HeadSet, b: HeadSet) -> float:
-    """Jensen–Shannon divergence (natural logarithm) between the distributions of removed heads over layers."""
+def layer_divergence(a: HeadSet, b: HeadSet) -> float | None:
+    """Jensen–Shannon divergence (natural logarithm) between the distributions of removed heads over layers.
+
+    None beside a set that removes none, and so has no distribution.
+    """
     a & b  # both over the same model
     p, q = _removed_by_layer(a), _removed_by_layer(b)
     total_p, total_q = sum(p), sum(q)
     if not total_p or not total_q:
-        raise HeadSetError("a set that removes no head has no distribution of removed heads")
+        return None
     divergence = 0.0
     for x, y in zip((n / total_p for n in p), (n / total_q for n in q), strict=True):
         middle = (x + y) / 2

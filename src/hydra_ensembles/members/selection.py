@@ -52,8 +52,11 @@ class Selection:
         """Removed heads that two members share, over their number."""
         return [[overlap(a, b) for b in self] for a in self]
 
-    def divergences(self) -> list[list[float]]:
-        """Jensen–Shannon divergence (natural logarithm) between where, layer by layer, two members remove heads."""
+    def divergences(self) -> list[list[float | None]]:
+        """Jensen–Shannon divergence (natural logarithm) between where, layer by layer, two members remove heads.
+
+        None beside a member that removes none.
+        """
         return [[layer_divergence(a, b) for b in self] for a in self]
 
     def to_json(self) -> dict[str, Any]:

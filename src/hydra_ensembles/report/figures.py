@@ -82,7 +82,8 @@ def histogram_plate(series: Series, name: str) -> Plate:
     axes.margins(x=0)
     as_percent(axes.yaxis)
     figure.legend(loc="outside upper center", ncols=3)
-    higher = float((unknown > known.median()).double().mean())
+    middle = known.median()
+    higher = float(((unknown > middle).double() + (unknown == middle).double() / 2).mean())
     return Plate(
         f"scores-{slug(series.label)}-{slug(name)}",
         f"Scores of {series.label} on {name}",

@@ -68,16 +68,15 @@ def first_screen(run: Run, labels: Mapping[str, str], seeds: int = 1) -> FirstSc
 
 def _models(run: Run) -> dict[str, str]:
     """Each model in a few words."""
-    number = run.models[run.subject]["about"]["members"]
-    known = {
-        BASE: "the one network that everything started from",
-        MEMBERS: f"{number} copies of it, each with other attention heads removed, run one after another; "
-        "their probabilities are averaged",
-        HYDRA: f"the same {number} pruned copies fused into one network that answers in one pass",
-    }
     found = {}
     for name, told in run.models.items():
         members = told["about"]["members"]
+        known = {
+            BASE: "the one network that everything started from",
+            MEMBERS: f"{members} copies of it, each with other attention heads removed, run one after another; "
+            "their probabilities are averaged",
+            HYDRA: f"the same {members} pruned copies fused into one network that answers in one pass",
+        }
         other = "one network" if members == 1 else f"an ensemble of {members}, averaged"
         found[name] = known.get(name, other) if run.recipe else other
     return found

@@ -52,8 +52,9 @@ class Run:
 
     @property
     def subject(self) -> str:
-        """The model that the summary speaks of: the hydra, else the last one."""
-        return HYDRA if HYDRA in self.models else list(self.models)[-1]
+        """The model that the summary speaks of: the hydra, else the last one that is not the base."""
+        others = [name for name in self.models if name != BASE]
+        return HYDRA if HYDRA in self.models else [BASE, *others][-1]
 
     @property
     def base(self) -> str | None:

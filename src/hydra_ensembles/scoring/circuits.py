@@ -5,6 +5,7 @@ prefix of the network twice and runs the candidates of a layer together. `lazy` 
 win; it says what it saved and how sure it is.
 """
 
+import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -102,6 +103,7 @@ def circuit_ranking(
         "objective": objective,
         "search": search if search != "lazy" else f"lazy, risk {risk}",
         "model": tensors_digest(working.model.state_dict().items()),
+        "settings": tensors_digest([], json.dumps(working.backbone.spec(), sort_keys=True)),
         "candidates": [list(head) for head in candidates],
         "companions": [tensors_digest(companion.state_dict().items()) for companion in companions],
         **data.digests,

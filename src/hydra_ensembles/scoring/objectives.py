@@ -35,10 +35,10 @@ class Outcome:
         return Outcome(self.right_AN[candidates], self.known_AN[candidates], self.unknown_AU[candidates])
 
     @classmethod
-    def join(cls, parts: Sequence["Outcome"], candidates: int = 1) -> "Outcome":
-        """The rows of several outcomes of the same candidates; of none, no rows."""
+    def join(cls, parts: Sequence["Outcome"], candidates: int = 1, device: torch.device | None = None) -> "Outcome":
+        """The rows of several outcomes of the same candidates; of none, no rows, on a device."""
         if not parts:
-            nothing = torch.empty(candidates, 0)
+            nothing = torch.empty(candidates, 0, device=device)
             return cls(nothing.bool(), nothing, nothing)
         rows = [[getattr(part, name) for part in parts] for name in ("right_AN", "known_AN", "unknown_AU")]
         right, known, unknown = (torch.cat(columns, dim=-1) for columns in rows)

@@ -94,7 +94,7 @@ class Working:
                 if logits_ABC is None:
                     logits_ABC = logits.new_empty(0, *logits.shape[1:])
                 found.append(outcome(logits_ABC, labels, beside))
-        return Outcome.join(found, len(local)), Outcome.join(own)
+        return Outcome.join(found, len(local), self.device), Outcome.join(own, device=self.device)
 
     def _fixed_features(self, name: str, local: Sequence[Head]) -> list[tuple[list[int], Tensor]]:
         """Features of a tower that does not look at the inputs, as `tower_features` has them: each computed once.

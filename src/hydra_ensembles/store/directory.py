@@ -70,7 +70,10 @@ def check_may_write(directory: str | Path, kind: str | None) -> None:
     if not found or (found == [TENSORS] and _mark(directory) is not None):
         return
     strangers = [name for name in found if name not in (TENSORS, CONFIG)]
-    if strangers or not _is_alike(read_config(directory), kind):
+    config = {} if strangers else read_config(directory)
+    if kind is not None and config.get("kind", kind) != kind:
+        raise StoreError(f"{directory} is a store of kind '{config['kind']}', not '{kind}'; choose another directory")
+    if strangers or not _is_alike(config, kind):
         what = "a store of ours" if kind is not None else "a model that save_model wrote"
         raise StoreError(
             f"{directory} holds '{(strangers or found)[0]}', which is not part of {what}; choose another directory"
@@ -78,7 +81,7 @@ def check_may_write(directory: str | Path, kind: str | None) -> None:
 
 
 def _is_alike(config: Mapping[str, Any], kind: str | None) -> bool:
-    """Is it of the sort that may be replaced: a store by a store, a plain model by a plain model?"""
+    """Is it of the sort that may be replaced: a store by one of its kind, a plain model by a plain model?"""
     if kind is not None:
         return "format_version" in config
     return "format_version" not in config and {"library", "architecture"} <= set(config)

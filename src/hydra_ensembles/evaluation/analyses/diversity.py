@@ -98,14 +98,10 @@ def diversity(
         figures_of(list(members), known, unknown, score),
         figures_of(hydra, known, unknown, score),
         tuple(tuple(overlap(a, b) for b in heads) for a in heads),
-        tuple(tuple(_divergence(a, b) for b in heads) for a in heads),
+        tuple(tuple(layer_divergence(a, b) for b in heads) for a in heads),
         hydra.mlp,
         score,
     )
-
-
-def _divergence(a: HeadSet, b: HeadSet) -> float | None:
-    return layer_divergence(a, b) if len(~a) and len(~b) else None
 
 
 def _mean_of_pairs(matrix: Sequence[Sequence[float | None]]) -> float | None:
