@@ -143,7 +143,7 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
         assert f"{notes[key]:,}" in page
 
 
-@pytest.mark.parametrize("setting", ["text"])
+@pytest.mark.parametrize("setting", ["text", "vision"])
 def test_the_evidence_is_what_its_results_files_say(setting, repository):
     claims, table = (importlib.import_module(f"{setting}.{name}") for name in ("claims", "table"))
     ledger = (repository / "docs" / "evidence.md").read_text()
