@@ -112,13 +112,12 @@ def planned() -> tuple[Networks, list[str]]:
         return [unit for one in rows for unit in judged(one, "claims")]
 
     def rows_of(seed: int, methods: Sequence[str]) -> list[str]:
-        rows = [row(networks, method, seed) for method in methods]
-        corrupted = {one.method for one in rows if seed == 0 and one.method not in NOT_CORRUPTED}
-        return [
-            unit
-            for one in rows
-            for unit in (*judged(one), *([shifted_unit(networks, one)] if one.method in corrupted else ()))
-        ]
+        units = []
+        for one in (row(networks, method, seed) for method in methods):
+            units += judged(one)
+            if seed == 0 and one.method not in NOT_CORRUPTED:
+                units.append(shifted_unit(networks, one))
+        return units
 
     def trunks_of(seed: int) -> list[str]:
         return claimed(claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items())
