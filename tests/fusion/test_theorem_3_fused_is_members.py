@@ -240,3 +240,18 @@ def test_in_bf16_the_network_is_close_and_its_scores_are_fp32(name):
     assert found.probs.dtype == found.entropy.dtype == found.epistemic.dtype == torch.float32
     torch.testing.assert_close(found.probs.sum(-1), torch.ones(2), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.probs, expected.probs, rtol=0, atol=0.1)
+
+
+@names
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_batch_without_rows_has_answers_without_rows(name, ragged):
+    hydra = fuse([prune(model_of(name), HeadSet.first(model_of(name), 2 + (ragged and m))) for m in range(2)])
+    inputs = BY_NAME[name].inputs(1, 6, 0)
+    if BY_NAME[name].modality == "both":  # texts beside images are classes, and some there must be
+        none = {**inputs, "vision": inputs["vision"][:0]}
+    else:
+        none = {key: one[:0] for key, one in inputs.items()} if isinstance(inputs, dict) else inputs[:0]
+    with torch.no_grad():
+        found, one = hydra.predict(none), hydra.predict(inputs)
+    assert found.probs.shape == (0, *one.probs.shape[1:])
+    assert found.entropy.shape == found.label.shape == (0,)

@@ -66,7 +66,7 @@ class FusedAttention(Part):
         if self.is_equal:
             N, S, H, _ = z.shape
             out_MED = self.out.reshape(M, H * K, -1)
-            return grouped_linear(z.reshape(M, -1, H * K), out_MED, self.out_bias).reshape(N, S, -1)
+            return grouped_linear(z.reshape(M, -1, H * K), out_MED, self.out_bias).reshape(N, S, out_MED.shape[-1])
         parts = []
         for m, (z_m, out_m) in enumerate(zip(z.split(self.heads_of, dim=2), self._split(self.out), strict=True)):
             # A product over no heads, said without one: ONNX has no reshape to an empty tensor of unknown batch.
