@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evidence.ledger import FAILS, HOLDS, UNDECIDED, Claim, Found, difference_claim, figure_claim
+from evidence.methods import SEEDS
 from evidence.page import read
 from evidence.summary import results_of
 
@@ -53,7 +54,9 @@ def cheap(setting: str, method: str, most: float = 0.9) -> Found | None:
     if not ratios:
         return None
     shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-    return Found(shown, HOLDS if max(ratios) <= most else FAILS if min(ratios) > most else UNDECIDED)
+    if min(ratios) <= most < max(ratios) or len(ratios) < len(SEEDS):
+        return Found(shown, UNDECIDED)
+    return Found(shown, HOLDS if max(ratios) <= most else FAILS)
 
 
 def chosen(averages: Mapping[str, str]) -> list[Claim]:

@@ -308,7 +308,11 @@ def test_a_variant_is_chosen_by_validation_figures_and_then_measured(networks):
     shown = page.choice_table(said).markdown()
     assert f"Chosen: {said['chosen']}" in shown
     ledger = {claim.says: claim.look("toy") for claim in verdicts.chosen({})}
-    assert ledger["goal: it needs at most 0.9 of DE(D)+'s multiply-adds, every seed"].verdict == "holds"
+    assert ledger["goal: it needs at most 0.9 of DE(D)+'s multiply-adds, every seed"].verdict == "undecided"  # of one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verdicts, "SEEDS", (0,))
+        assert verdicts.cheap("toy", said["chosen"]).verdict == "holds"
+        assert verdicts.cheap("toy", said["chosen"], most=0.1).verdict == "does not hold here"
     assert ledger["goal: it is above its control, as many random heads, in AUROC"] is not None
     assert ledger["goal: it is above single+ in AUROC"] is None  # not compared here
 

@@ -10,7 +10,7 @@ from export.hydras import hydra_of
 from families import BY_NAME, CASES, model_of, perturbed
 from hydra_ensembles import HeadSet, ZeroShotClassifier, fuse, prune
 from hydra_ensembles.cli.main import main
-from hydra_ensembles.export import ExportError, Graph, export
+from hydra_ensembles.export import ExportError, Graph, export, writing
 from hydra_ensembles.export.writing import check_file, other_inputs, runner
 from hydra_ensembles.uncertainty import ConformalQuantile, Fitted, OODThreshold, Temperature
 
@@ -98,12 +98,16 @@ def test_what_was_fitted_travels(form, tmp_path):
     assert json.loads((tmp_path / "preprocess.json").read_text()) == {"size": 16}
 
 
-def test_a_file_that_answers_otherwise_is_refused(tmp_path):
-    hydra = hydra_of("timm", is_ragged=False)
+def test_a_file_that_answers_otherwise_is_refused(tmp_path, monkeypatch):
+    hydra, other = hydra_of("timm", is_ragged=False), hydra_of("timm", is_ragged=True)
     path = export(hydra, tmp_path, "torch-export")
-    other = hydra_of("timm", is_ragged=True)
     with pytest.raises(ExportError, match="is off by"):
         check_file(path, Graph(other))
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    monkeypatch.setattr(writing, "TOLERANCES", {torch.float32: -1.0})
+    with pytest.raises(ExportError, match="its file was not kept"):
+        export(other, tmp_path, "torch-export")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_wrong_inputs_say_what_to_do(tmp_path):

@@ -210,6 +210,8 @@ def test_whole_models_say_what_their_classes_and_inputs_are(tmp_path):
         (lambda: fuse([model_of("bert"), model_of("timm")]), "members 0 and 1 are of different architectures"),
         (lambda: fuse([_timm(proj_bias=False), _timm()]), "members 0 and 1 are of different architectures"),
         (lambda: fuse([_timm(), _timm(qkv_bias=False)]), "members 0 and 1 are of different architectures"),
+        (lambda: fuse([_timm(num_classes=5), _timm(num_classes=7)]), r"classifier.weight: \[5, 32\], \[7, 32\]"),
+        (lambda: fuse([_timm(depth=2), _timm(depth=3)]), r"towers.vision.blocks: 2, 3"),
     ],
 )
 def test_what_cannot_be_fused_is_refused(wrong, message):

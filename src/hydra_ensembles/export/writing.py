@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -55,7 +56,8 @@ def export(hydra: Hydra, directory: str | Path, format: str = ONNX, check: bool 
         directory: where `model.onnx` or `model.pt2`, `model.json` and `preprocess.json` are written.
         format: `"onnx"`, or `"torch-export"`, which `torch.export.load` reads.
         check: ask the file that was written about other inputs than it was traced with, of several sizes, and refuse
-            it where an answer is more than 1e-4 from the hydra's own, in fp16 1e-2, in bf16 5e-2.
+            it where an answer is more than 1e-4 from the hydra's own, in fp16 1e-2, in bf16 5e-2. What was in the
+            directory before then stays as it was.
     """
     if format not in FORMATS:
         raise ExportError(f"format '{format}' is not known; known: {', '.join(FORMATS)}")
@@ -64,20 +66,22 @@ def export(hydra: Hydra, directory: str | Path, format: str = ONNX, check: bool 
     if format == ONNX and dtype not in IN_ONNX:
         raise ExportError(f"ONNX Runtime does not compute all of a hydra in {dtype}; export hydra.float()")
     place.mkdir(parents=True, exist_ok=True)
-    path = place / FORMATS[format]
-    with evaluating(hydra):
-        program, outputs = graph.traced(), graph.outputs
+    with evaluating(hydra), TemporaryDirectory(prefix=".draft-", dir=place) as draft:
+        path, program, outputs = Path(draft) / FORMATS[format], graph.traced(), graph.outputs
         if format == ONNX:
-            # Made of another hydra, it would lie beside this one's.
-            (place / INT8).unlink(missing_ok=True)
             write_onnx(program, path, list(graph.example), outputs)
         else:
             torch.export.save(program, path)
-        _write_json(place / "model.json", about(graph, format, outputs))
-        _write_json(place / "preprocess.json", hydra.preprocess)
+        _write_json(path.with_name("model.json"), about(graph, format, outputs))
+        _write_json(path.with_name("preprocess.json"), hydra.preprocess)
         if check:
             check_file(path, graph, TOLERANCES.get(dtype, TOLERANCE))
-    return path
+        if format == ONNX:
+            # Made of another hydra, it would lie beside this one's.
+            (place / INT8).unlink(missing_ok=True)
+        for file in Path(draft).iterdir():
+            file.replace(place / file.name)
+    return place / FORMATS[format]
 
 
 def write_onnx(program: ExportedProgram, path: Path, inputs: list[str], outputs: list[str]) -> None:
@@ -129,7 +133,7 @@ def check_file(path: Path, graph: Graph, tolerance: float = TOLERANCE) -> None:
             # A label, a set or a decision may tip where two numbers are nearly equal; the numbers themselves may not.
             if expected[name].is_floating_point() and not gap <= tolerance:
                 raise ExportError(
-                    f"{path} was written, but its '{name}' is off by {gap:.2g} at batch {rows}; do not use it"
+                    f"the exported graph's '{name}' is off by {gap:.2g} at batch {rows}; its file was not kept"
                 )
 
 

@@ -175,7 +175,8 @@ def _check_alike(backbones: list[Backbone]) -> None:
     for m, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise FusionError(
-                f"members 0 and {m} are of different architectures; a hydra's members come from one backbone"
+                f"members 0 and {m} are of different architectures ({_difference(shapes[0], shape)}); "
+                "a hydra's members come from one backbone"
             )
 
 
@@ -197,6 +198,22 @@ def _kind(spec: Any) -> Any:
     """What a spec says without sizes: which parts and tensors there are, biases among them."""
     parts = {name: _kind(child) for name, child in spec.get("parts", {}).items()}
     return {"part": spec["part"], "tensors": sorted(spec["tensors"]), "parts": parts}
+
+
+def _difference(one: Any, other: Any, place: tuple[str, ...] = ()) -> str:
+    """Where two specs first differ, and how: `towers.vision.readout.classifier.weight: [10, 192], [5, 192]`."""
+    inside: list[tuple[str, Any, Any]] = []
+    if isinstance(one, dict) and isinstance(other, dict):
+        inside = [(key, one.get(key), other.get(key)) for key in {**one, **other}]
+    elif isinstance(one, list) and isinstance(other, list) and one and isinstance(one[0], dict):
+        if len(one) != len(other):
+            return f"{'.'.join(place)}: {len(one)}, {len(other)}"
+        inside = [(str(key), *pair) for key, pair in enumerate(zip(one, other, strict=True))]
+    for key, first, second in inside:
+        if first != second:
+            return _difference(first, second, place if key in ("parts", "tensors") else (*place, key))
+    kinds = [said.get("part", "other") if isinstance(said, dict) else said for said in (one, other)]
+    return f"{'.'.join(place)}: {kinds[0]}, {kinds[1]}"
 
 
 def _agreed(members: Sequence[nn.Module], field: str) -> Any:
