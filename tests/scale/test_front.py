@@ -30,6 +30,7 @@ from hydra_ensembles.scale.limits import Limits
 from hydra_ensembles.scale.logs import JsonLines
 from hydra_ensembles.scale.replica import Replica, Served, stamp_of
 from hydra_ensembles.store.whole import draft_of
+from hydra_ensembles.uncertainty import Fitted
 from tiny_sets import IMAGE, png
 
 LIMITS = Limits(body_bytes=50_000, pixels=100_000, characters=200, waiting=4, body_seconds=1.0, answer_seconds=2.0)
@@ -332,6 +333,18 @@ def test_logs_hold_no_inputs(models, caplog):
     assert [(line["status"], line["level"]) for line in lines] == [(200, "info")]
     assert "private" not in str(lines)
     assert {"time", "ms", "id", "decision", "probability"} <= set(lines[0])
+
+
+def test_what_answers_otherwise_has_another_name(models, tmp_path):
+    """The same weights with another threshold, other classes or other pixels are another model to its readers."""
+    hydra = Hydra.load(models / "image")
+    others = {"fitted": Fitted(), "classes": NAMES[::-1], "preprocess": {**hydra.preprocess, "mean": [0.1] * 3}}
+    for field, value in others.items():
+        other = Hydra.load(models / "image")
+        setattr(other, field, value)
+        other.save(tmp_path / field)
+    places = [models / "image", models / "image", *(tmp_path / field for field in others)]
+    assert len({Served(str(place)).digest for place in places}) == 4
 
 
 def test_a_replaced_directory_is_taken_over(models, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Batches of rows: what batches of images and of texts have in common."""
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from hydra_ensembles.data.batches import Batch, DataError
 from hydra_ensembles.data.rows import Rows
+from hydra_ensembles.store import json_digest
 
 
 class RowBatches(ABC):
@@ -49,7 +49,7 @@ class RowBatches(ABC):
         """A hash of the rows, of their labels, of what is done to them, and of their order; reads every row once."""
         labels = None if self.labels is None else hashlib.sha256(self.labels.numpy().tobytes()).hexdigest()
         content = [self.rows.digest, labels, self.settings, self.batch_size, self.shuffle, self.seed]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return json_digest(content)
 
     def __len__(self) -> int:
         return -(-self.num_rows // self.batch_size)

@@ -1,6 +1,5 @@
 """Texts: token ids by the model's own tokeniser, in batches of like length, padded to the longest of the batch."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -15,6 +14,7 @@ from hydra_ensembles.data.order import bucketed, shuffled_buckets
 from hydra_ensembles.data.row_batches import RowBatches
 from hydra_ensembles.data.rows import Rows, Text
 from hydra_ensembles.optional import import_extra
+from hydra_ensembles.store import json_digest
 
 _AT_ONCE = 1024
 _KEPT_TOKENS = 32 << 20  # token ids of sets up to this size stay in memory, 4 bytes each
@@ -41,7 +41,7 @@ class Tokenizer:
             raise DataError(f"max_tokens={self.max_tokens} leaves nothing of a text; {least} tokens frame it")
         if self.max_tokens is not None:
             self._tokenizer.enable_truncation(self.max_tokens)
-        self.digest = hashlib.sha256(json.dumps([model, self.settings], sort_keys=True).encode()).hexdigest()[:16]
+        self.digest = json_digest([model, self.settings])
 
     @property
     def settings(self) -> dict[str, Any]:

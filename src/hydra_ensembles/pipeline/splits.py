@@ -15,7 +15,7 @@ from hydra_ensembles.data.folders import walk
 from hydra_ensembles.data.opening import split_range
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.pipeline.recipe import DataSection
-from hydra_ensembles.store import whole
+from hydra_ensembles.store import json_digest, whole
 
 CHOOSING = ("train", "id_val", "ood_val", "id_cal")
 """What may be used to train, to choose and to fit; every other split is a test."""
@@ -107,7 +107,7 @@ class Splits:
             if about[-1] is not None and not rows.names_files:
                 _write(self.memory, known | {key: content})
         prepared = [content, self.data.max_tokens, self.data.first_size, self.data.batch_size]
-        return hashlib.sha256(json.dumps(prepared).encode()).hexdigest()[:16]
+        return json_digest(prepared)
 
     def _reference(self, name: str) -> str:
         if self.allowed is not None and name not in self.allowed:

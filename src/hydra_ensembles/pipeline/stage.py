@@ -1,6 +1,5 @@
 """A stage: one step of a run, kept in a directory named by the hash of everything that it depends on."""
 
-import hashlib
 import json
 import platform
 import time
@@ -17,7 +16,7 @@ from hydra_ensembles.errors import HydraError
 from hydra_ensembles.optional import version_of
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import SplitError, Splits, is_test
-from hydra_ensembles.store import whole
+from hydra_ensembles.store import json_digest, whole
 
 _DONE = "provenance.json"
 _LIBRARIES = (
@@ -99,7 +98,7 @@ class Stage:
             "backbone": backbone,
             "seed": recipe.seed,
         }
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+        return json_digest(about)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ that have none, and no row is lost or doubled. Rows that cannot be read go to a 
 What begins with an underscore is no data to programs that read a whole directory of parquet files.
 """
 
-import hashlib
 import io
 import json
 import logging
@@ -37,7 +36,7 @@ from hydra_ensembles.optional import import_extra
 from hydra_ensembles.scale.cluster import ScaleError, cluster, workers_of
 from hydra_ensembles.scale.inputs import Block, Copies, Input, absolute, file_system, is_local, list_input
 from hydra_ensembles.scale.lines import open_lines
-from hydra_ensembles.store import whole
+from hydra_ensembles.store import json_digest, whole
 from hydra_ensembles.uncertainty import Fitted, predict
 
 ROWS_A_BLOCK = 4096
@@ -100,7 +99,7 @@ def score(
     about = {
         "format": 2,
         "model": model_digest(model),
-        "preprocess": _hash(preprocess_of(model)),
+        "preprocess": json_digest(preprocess_of(model)),
         "classes": classes_of(model),
         "fitted": model.fitted.to_json() if isinstance(model, Hydra) else None,
         "input": found.digest,
@@ -308,10 +307,6 @@ def write_whole(address: str, content: bytes) -> None:
     else:
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
         files.pipe_file(path, content)  # object stores show a file when it is all there
-
-
-def _hash(about: Any) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _existing(output: str) -> set[str]:

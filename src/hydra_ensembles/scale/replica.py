@@ -20,6 +20,7 @@ from hydra_ensembles.errors import HydraError, in_one_line
 from hydra_ensembles.evaluation.answers import member_logits, model_digest
 from hydra_ensembles.evaluation.loading import load_network
 from hydra_ensembles.fusion import Hydra
+from hydra_ensembles.store import json_digest
 from hydra_ensembles.uncertainty import Fitted, Prediction, predict
 
 LOOK_EVERY_S = 2.0
@@ -35,7 +36,9 @@ class Served:
         self.kind = self.preprocess.get("kind", "image" if "mean" in self.preprocess else "text")
         self.classes = classes_of(self.model)
         self.fitted = self.model.fitted if isinstance(self.model, Hydra) else Fitted()
-        self.digest = model_digest(self.model)[:16]
+        # All that an answer depends on: another threshold is another model to who reads the answers.
+        about = [model_digest(self.model), self.preprocess, self.classes, self.fitted.to_json()]
+        self.digest = json_digest(about)
         self.device = torch.device(device)
         if self.kind == "image":
             self.transform = ImageTransform(self.preprocess)

@@ -1,4 +1,4 @@
-"""The on-disk format: a directory with model.safetensors and config.json. A hash of numbers. Knows no class of ours."""
+"""The on-disk format: a directory with model.safetensors and config.json. Hashes. Knows no class of ours."""
 
 from hydra_ensembles.store.directory import (
     CONFIG,
@@ -15,7 +15,7 @@ from hydra_ensembles.store.directory import (
     write_model,
     write_store,
 )
-from hydra_ensembles.store.hashing import tensors_digest
+from hydra_ensembles.store.hashing import json_digest, tensors_digest
 from hydra_ensembles.store.whole import draft_of, whole
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "check_tensors",
     "check_whole",
     "draft_of",
+    "json_digest",
     "read_config",
     "read_store",
     "read_tensors",

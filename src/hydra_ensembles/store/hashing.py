@@ -1,7 +1,9 @@
-"""A hash of numbers: to know a model or a data set again."""
+"""A hash of numbers, or of what JSON says: to know a model or a data set again."""
 
 import hashlib
+import json
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,3 +21,12 @@ def tensors_digest(named: Iterable[tuple[str, Tensor]], about: str = "") -> str:
         hasher.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return hasher.hexdigest()[:16]
+
+
+def json_digest(about: Any) -> str:
+    """A hash of what JSON can say.
+
+    >>> json_digest({"a": 1, "b": [2]}) == json_digest({"b": [2], "a": 1})
+    True
+    """
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]

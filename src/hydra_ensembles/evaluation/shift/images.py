@@ -8,7 +8,6 @@ Shapes: R rows, H height, W width.
 import functools
 import hashlib
 import inspect
-import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from hydra_ensembles.evaluation.shift.names import ShiftError, check_shift, seed
 from hydra_ensembles.evaluation.shift.tables import ShiftedTable, rows_under
 from hydra_ensembles.members.checkpoint import own_randomness, seed_all
 from hydra_ensembles.optional import MissingExtra, import_extra, version_of
+from hydra_ensembles.store import json_digest
 
 Corrupt: TypeAlias = Callable[[Tensor, int], Tensor]
 """From an image `(3, H, W)` in [0, 1] and the number of its row to another such image."""
@@ -186,7 +186,7 @@ def _key(rows: Rows, prepare: ImageTransform, corruption: str, severity: int, se
     shape = [prepare.size, prepare.scaled_size, prepare.crop_mode, prepare.interpolation]
     numbers = hashlib.sha256(rows.chosen.astype("<i8").tobytes()).hexdigest()
     content = [rows.digest, numbers, rows.classes, shape, corruption, severity, seed, _library_version()]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    return json_digest(content)
 
 
 @functools.cache
