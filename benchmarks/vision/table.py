@@ -61,8 +61,9 @@ ones; what trains all of one network (MC Dropout, BatchEnsemble) has the rate of
 without label smoothing keep the rate that was chosen with it. Taylor scores at 30 heads are compared across layers (36
 heads cannot lose six layer by layer), at 24 within each layer. Circuits are searched on 1,000 + 1,000 validation images
 (CIFAR-100 and Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and ViM have not. Known test images:
-CIFAR-100's 10,000. Unknown: near = CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over these four,
-unweighted, and once more without MNIST, which swings most between seeds. All sets are brought to 32 pixels first.
+CIFAR-100's 10,000{shared}. Unknown: near = CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over
+these four, unweighted, and once more without MNIST, which swings most between seeds. All sets are brought to 32
+pixels first.
 Scores are MSP unless said. {answered} Multiply-adds are counted with full last blocks. The second training leaves the
 first seven blocks as they are, so members share those first blocks in which they keep the same heads, and fusing finds
 them: that is why a hydra with 30 heads may cost less than one with 24, and why cost depends on the seed. Times are
@@ -117,7 +118,15 @@ def page() -> str:
     shown = as_markdown(pictures(NAME, first, claims), PICTURES.name)
     spent = sum(read(name, "hours").get("hours", 0.0) for name in (NAME, IMAGENET))
     named = ", ".join(sorted({one for result in results.values() for one in result["asked_in"]}))
-    parts = [OPENING.format(hours=spent, answered=ANSWERED.get(named, ""), missing=missing(results))]
+    shared = [says for told in read(NAME, "protocol").get("seen", {}).values() for says in told]
+    parts = [
+        OPENING.format(
+            hours=spent,
+            answered=ANSWERED.get(named, ""),
+            missing=missing(results),
+            shared=f" (`results/vision/protocol.json`: {'; '.join(shared)})" if shared else "",
+        )
+    ]
     parts += [shown.pop(COSTS, "")]
     parts += [main_table(first, "Known test: CIFAR-100", {WITHOUT: "AUROC without MNIST"}).markdown()]
     for name in ("compared", "compared-chosen"):
