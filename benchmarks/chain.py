@@ -4,7 +4,6 @@ Run: python benchmarks/chain.py [DIRECTORY]     (minutes on 2 cores; needs the r
 Writes results/chain.json. Everything in DIRECTORY is resumable: a killed run goes on where it was.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from command_line import words
 from hydra_ensembles import (
     HeadRanking,
     HeadSet,
@@ -138,8 +138,9 @@ def _member_logits(models: list[nn.Module], inputs: Any) -> Tensor:
 
 
 def main() -> None:
+    given = words(__doc__, 1)
     torch.set_num_threads(THREADS)
-    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT / "chain"
+    directory = Path(given[0]) if given else KEPT / "chain"
     directory.mkdir(parents=True, exist_ok=True)
     found = run(directory)
     write_results("chain", {**found, "provenance": provenance(packages=["transformers"], model=REFERENCE)})

@@ -21,6 +21,7 @@ from rich.progress import track
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
+from command_line import words
 from hydra_ensembles import HeadSet, Member, load_model, prune
 from provenance import RESULTS, provenance, write_results
 
@@ -105,4 +106,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

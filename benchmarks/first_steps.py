@@ -18,6 +18,7 @@ import time
 from itertools import accumulate
 from pathlib import Path
 
+from command_line import words
 from provenance import provenance, write_results
 
 ROOT = Path(__file__).parent.parent
@@ -83,4 +84,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from command_line import words
 from provenance import NOT_YET, RESULTS
 
 README = Path(__file__).parent.parent / "README.md"
@@ -60,4 +61,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

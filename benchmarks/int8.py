@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from command_line import words
 from evidence.methods import row
 from evidence.networks import Networks
 from evidence.setting import Setting
@@ -159,7 +160,7 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     path = RESULTS / "int8.json"
     tasks = json.loads(path.read_text())["tasks"] if path.exists() else {}
-    for name in sys.argv[1:] or ["text"]:
+    for name in words(__doc__, len(SETTINGS)) or ["text"]:
         setting = SETTINGS[name]
         networks = Networks(setting, Units(setting.kept))
         members = row(networks, METHOD, SEED).members

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from command_line import words
 from hydra_ensembles import Backbone, load_model
 from hydra_ensembles.evaluation import contest, interleaved
 from hydra_ensembles.evaluation.latency import moved
@@ -160,10 +161,10 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    points = []
+    point, points = words(__doc__, 3), []
     for mode, dtype, batch in POINTS:
         name = f"latency/vit-b16-{mode}-{dtype}-{batch}"
-        if sys.argv[1:] == [mode, dtype, str(batch)]:
+        if point == [mode, dtype, str(batch)]:
             torch.set_num_threads(THREADS)
             # Else what is compiled too often would go on uncompiled, without a word.
             torch._dynamo.config.fail_on_recompile_limit_hit = True

@@ -4,11 +4,10 @@ Run: python benchmarks/latency_profile.py [bf16 16]     (a minute on 2 cores)
 Writes results/latency/profile-DTYPE-BATCH.json: milliseconds a forward in each kind of operation.
 """
 
-import sys
-
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from command_line import words
 from hydra_ensembles import load_model
 from hydra_ensembles.evaluation import contest
 from latency import DTYPES, KEEP, MEMBERS, REFERENCE, THREADS
@@ -18,7 +17,7 @@ ROUNDS, SHOWN = 4, 9
 
 
 def main() -> None:
-    dtype, batch = sys.argv[1:3] or ("bf16", "16")
+    dtype, batch = words(__doc__, 2) or ("bf16", "16")
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     model = load_model(REFERENCE).to(DTYPES[dtype])

@@ -20,6 +20,7 @@ from safetensors.torch import load_model as load_weights
 from safetensors.torch import save_model as save_weights
 from torch import nn
 
+from command_line import words
 from hydra_ensembles import Hydra, Member, fuse, load_model, prune
 from hydra_ensembles.evaluation.latency import branch_heads, moved
 from provenance import RESULTS, provenance, write_results
@@ -75,8 +76,8 @@ def as_markdown() -> str:
 
 
 def main() -> None:
-    if len(sys.argv) == 3:
-        child(sys.argv[1], Path(sys.argv[2]))
+    if given := words(__doc__, 2):
+        child(given[0], Path(given[1]))
         return
     torch.manual_seed(0)
     model = load_model(f"timm:{NAME}")

@@ -18,6 +18,7 @@ from rich.progress import track
 from torch import Tensor, nn
 from torch.export import Dim
 
+from command_line import words
 from hydra_ensembles import Hydra, load_model
 from hydra_ensembles.evaluation import contest, interleaved
 from hydra_ensembles.export import export
@@ -143,4 +144,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from command_line import words
 from constructed_runs import constructed_run
 from hydra_ensembles.report import write_report
 from provenance import RESULTS, provenance, write_results
@@ -100,4 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

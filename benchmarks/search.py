@@ -13,6 +13,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
+from command_line import words
 from hydra_ensembles import Backbone, HeadSet
 from hydra_ensembles.backbones.state import State
 from hydra_ensembles.heads.cost import tokens_of
@@ -175,4 +176,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from command_line import words
 from hydra_ensembles import Hydra
 from hydra_ensembles.pipeline import read_recipe, run
 from hydra_ensembles.report import Column, Figure, Row, Table
@@ -120,12 +121,13 @@ def as_markdown() -> str:
 def main() -> None:
     torch.set_num_threads(THREADS)
     packages = ["timm", "transformers", "torchmetrics", "torch-uncertainty"]
-    if sys.argv[1:2] == ["killed"]:
-        for name in sys.argv[2:] or NAMES:
+    given = words(__doc__, 1 + len(NAMES))
+    if given[:1] == ["killed"]:
+        for name in given[1:] or NAMES:
             found = killed_in_every_stage(name, KEPT / name, KEPT / f"{name}-killed")
             write_results(f"smoke/{name}-killed", {**found, "provenance": provenance(packages=packages, recipe=name)})
         return
-    for name in sys.argv[1:] or NAMES:
+    for name in given or NAMES:
         found = measured(name, KEPT / name)
         write_results(f"smoke/{name}", {**found, "provenance": provenance(packages=packages, recipe=name)})
     print(as_markdown())

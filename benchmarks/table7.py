@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from command_line import words
 from hydra_ensembles import Backbone, HeadSet, load_model, prune
 from hydra_ensembles.backbones.parts import Norm
 from hydra_ensembles.backbones.stems import PatchStem
@@ -100,4 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

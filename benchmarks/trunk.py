@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from command_line import words
 from evidence import summary
 from evidence.methods import SEEDS
 from evidence.setting import Setting
@@ -141,4 +142,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

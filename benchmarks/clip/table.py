@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clip.methods import METHODS
 from clip.setting import TASK, TOY, WRITTEN
+from command_line import words
 from evidence.page import main_table, read, sets_table, tempered_table
 from evidence.summary import results_of, summary_of
 from hydra_ensembles.report import Column, Figure, Row, Table
@@ -133,7 +134,7 @@ def layer_table(layers: dict[str, list[list[float]]]) -> Table:
 
 
 def main() -> None:
-    folder = sys.argv[1] if len(sys.argv) > 1 else "clip"
+    folder = (words(__doc__, 1) or ["clip"])[0]
     found = summaries(folder)
     if not found["cifar100"]["methods"]:
         raise SystemExit(f"results/{folder} has no results yet; run benchmarks/clip/run.py first")

@@ -25,6 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from hydra_ensembles import HeadSet, Hydra, fuse, prune
 from hydra_ensembles.data import batches_for, open_data
 from hydra_ensembles.evaluation import answers
@@ -153,4 +154,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -22,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from hydra_ensembles import scale
 from hydra_ensembles.heads import HeadRanking
 from hydra_ensembles.scale.cluster import cluster
@@ -129,4 +130,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

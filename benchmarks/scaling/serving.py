@@ -28,6 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from hydra_ensembles import HeadSet, Hydra, fuse, load_model, prune
 from hydra_ensembles.data import open_data
 from hydra_ensembles.uncertainty import predict
@@ -228,4 +229,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from hydra_ensembles.scale.cluster import cluster
 from provenance import RESULTS, provenance, write_results
 
@@ -173,4 +174,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

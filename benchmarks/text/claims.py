@@ -8,6 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from evidence.agreement import diversity, one_member, scores, seeds, sweep
 from evidence.ledger import Claim, difference_claim, ledger, write_ledger
 from evidence.verdicts import CLAIMED, against, beyond, claimed, controls, inside, members
@@ -118,4 +119,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -9,8 +9,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from evidence.timing import measure
 from text.run import planned
 
 if __name__ == "__main__":
+    words(__doc__)
     measure(planned()[0], ["transformers"])

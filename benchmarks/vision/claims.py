@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from evidence.agreement import diversity, scores, seeds, sweep
 from evidence.ledger import FAILS, HOLDS, Claim, Found, difference_claim, ledger, write_ledger
 from evidence.methods import SEEDS_OF
@@ -183,4 +184,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

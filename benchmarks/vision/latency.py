@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from evidence.choosing import CIRCUIT, chosen_maker
 from evidence.methods import Row
 from evidence.networks import Networks
@@ -23,5 +24,6 @@ def chosen(networks: Networks) -> list[Row]:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     networks = planned()[0]
     measure(networks, ["timm"], STRONGER, chosen(networks))

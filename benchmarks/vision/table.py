@@ -12,6 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from command_line import words
 from evidence.methods import SEEDS, SEEDS_OF
 from evidence.page import (
     METHODS,
@@ -220,4 +221,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()
