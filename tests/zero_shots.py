@@ -38,3 +38,29 @@ def classifier_of(name):
 
 def images(number=6, seed=0):
     return BY_NAME["open_clip"].inputs(number, 9, seed)["vision"]
+
+
+def write_tokenizer(directory, length=9):
+    """A tokeniser of a few words that transformers reads, with the end of text that tiny models know."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {
+        "<pad>": 0,
+        "<start>": 1,
+        "<unknown>": 2,
+        "<end>": 3,
+        "photo": 4,
+        "cat": 5,
+        "dog": 6,
+        "ant": 7,
+        "bee": 8,
+    }
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", model_max_length=length).save_pretrained(
+        directory
+    )

@@ -18,7 +18,7 @@ from hydra_ensembles.evaluation.costs import costs, network_cost
 from hydra_ensembles.fusion import FusionError
 from hydra_ensembles.heads import single_cost
 from hydra_ensembles.scoring.working import SearchData, Working
-from zero_shots import CLASSES, NAMES, TEMPLATES, classifier_of, ending_in_3, images, tokenize
+from zero_shots import CLASSES, NAMES, TEMPLATES, classifier_of, ending_in_3, images, tokenize, write_tokenizer
 
 
 def some_heads(model, seed, share=3):
@@ -266,26 +266,10 @@ def test_wrong_inputs_say_what_to_do():
         ZeroShotClassifier.of(model_of("open_clip"), CLASSES, tokenize, ["a photo"])
 
 
-def words(directory, length=9):
-    """A tokeniser of three words that transformers reads, with the end of text that tiny models know."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {"<pad>": 0, "<start>": 1, "<unknown>": 2, "<end>": 3, "photo": 4, "cat": 5, "dog": 6}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
-    )
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", model_max_length=length).save_pretrained(
-        directory
-    )
-
-
 @pytest.mark.parametrize("name", ["hf-clip", "hf-siglip"])
 def test_a_directory_of_transformers_is_named_by_hf(name, tmp_path):
     model_of(name).save_pretrained(tmp_path)
-    words(tmp_path)
+    write_tokenizer(tmp_path)
     found = ZeroShotClassifier.of_reference(f"hf:{tmp_path}", ["cat", "dog"], ["photo {}"])
     expected = torch.tensor([[[1, 4, 5, 3]], [[1, 4, 6, 3]]])
     assert torch.equal(found.prompts[..., :4], expected)
@@ -328,7 +312,7 @@ def test_towers_of_other_libraries_are_built_from_what_lies_in_the_directory(tmp
 
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     BertConfig(**sizes, intermediate_size=48, max_position_embeddings=9).save_pretrained(tmp_path)
-    words(tmp_path)
+    write_tokenizer(tmp_path)
     vision = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "timm_proj": "linear", "image_size": 32}
     text = {"hf_model_name": "nobody/nothing", "hf_tokenizer_name": "nobody/nothing", "hf_pooler_type": "mean_pooler"}
     text |= {"hf_proj_type": "linear", "context_length": 9}

@@ -67,7 +67,7 @@ def test_the_schema_in_the_repository_is_the_readers_own(repository):
     assert written == RunRecipe.model_json_schema(), "renew it: hydra-ens run --schema > recipes/recipe.schema.json"
 
 
-@pytest.mark.parametrize("name", ["text-smoke", "vision-smoke"])
+@pytest.mark.parametrize("name", ["text-smoke", "vision-smoke", "zero-shot"])
 def test_the_recipes_in_the_repository_can_be_read(repository, name):
     path = repository / "recipes" / f"{name}.yaml"
     assert read_recipe(path).name == name

@@ -21,6 +21,7 @@ from hydra_ensembles.cli.report import report
 from hydra_ensembles.cli.run import run
 from hydra_ensembles.cli.score import score
 from hydra_ensembles.cli.serve import serve
+from hydra_ensembles.cli.zero_shot import zero_shot
 from hydra_ensembles.errors import HydraError
 
 app = typer.Typer(
@@ -31,7 +32,9 @@ app = typer.Typer(
     help="One pre-trained transformer in, one calibrated ensemble out.",
     epilog="Example:  hydra-ens inspect timm:vit_base_patch16_224 --keep 8 --members 3",
 )
-for command in (run, inspect, rank, prune, finetune, fuse, evaluate, report, predict, score, serve, export, bench):
+MAKING = (run, inspect, zero_shot, rank, prune, finetune, fuse)
+USING = (evaluate, report, predict, score, serve, export, bench)
+for command in (*MAKING, *USING):
     app.command()(command)
 
 

@@ -31,6 +31,9 @@ def rank(
     ] = "circuit",
     search: Annotated[str, typer.Option(help="'fast' (exact), 'lazy' (a fraction of the work) or 'plain'.")] = "fast",
     layers: Layers = None,
+    towers: Annotated[
+        str, typer.Option(help="Of a zero-shot classifier: take heads from 'both', 'vision' or 'text'.")
+    ] = "both",
     batch_size: BatchSize = 32,
     first_size: FirstSize = None,
     max_tokens: MaxTokens = None,
@@ -58,12 +61,12 @@ def rank(
     journal = out.with_name(f"{out.stem}.journal.jsonl")
     if method == "circuit":
         ranking = circuit_ranking(
-            model, known, unknown, objective, remove, search=search, layers=where, journal=journal
+            model, known, unknown, objective, remove, search=search, layers=where, towers=towers, journal=journal
         )
     elif method in ("taylor", "taylor-global"):
         scope = "layer" if method == "taylor" else "global"
         with console.status("computing gradients"):
-            ranking = taylor_ranking(model, known, remove, scope=scope, layers=where)
+            ranking = taylor_ranking(model, known, remove, scope=scope, layers=where, towers=towers)
     else:
         raise OptionError(f"--method {method} is not known; known: circuit, taylor, taylor-global")
     ranking.save(out)

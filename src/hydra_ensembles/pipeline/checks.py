@@ -16,6 +16,7 @@ from hydra_ensembles.evaluation.shift import parse_shift
 from hydra_ensembles.heads import HeadSet, name_classes
 from hydra_ensembles.members.recipes import Recipe
 from hydra_ensembles.optional import MissingExtra
+from hydra_ensembles.pipeline.budget import behind_trunk, lost, may_go
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits
 from hydra_ensembles.uncertainty.known_rows import rank_of
@@ -79,18 +80,30 @@ def check_heads(recipe: RunRecipe, model: nn.Module) -> None:
         raise RecipeMismatch(
             f"members.trunk {members.shared}: the model has {depth} blocks, and one at least must branch"
         )
-    behind = sum(head.layer >= members.shared for head in heads)
+    behind = len(behind_trunk(recipe, heads))
     if not members.kept < behind:
         raise RecipeMismatch(
             f"members.keep {members.kept}: there are {behind} heads behind the trunk, and one at least must go"
         )
-    if members.pool is not None and not behind - members.kept <= members.pool < behind:
+    candidates, gone = len(may_go(recipe, heads)), lost(recipe, heads)
+    if not candidates:
+        raise RecipeMismatch(f"ranking.towers {recipe.ranking.towers}: the model has {', '.join(heads.towers)}")
+    if not gone < candidates:
         raise RecipeMismatch(
-            f"members.pool {members.pool}: a member loses {behind - members.kept} of {behind} heads, so that between "
-            f"{behind - members.kept} and {behind - 1} of them can be in the pool"
+            f"members.keep {members.kept} of {behind} takes {gone} heads, the tower '{recipe.ranking.towers}' has "
+            f"{candidates} behind the trunk, of which one must stay; keep more"
+        )
+    if members.pool is not None and not gone <= members.pool < candidates:
+        raise RecipeMismatch(
+            f"members.pool {members.pool}: a member loses {gone} of {candidates} heads, so that between "
+            f"{gone} and {candidates - 1} of them can be in the pool"
         )
     for section, training in (("backbone.finetune", recipe.backbone.finetune), ("finetuning", recipe.finetuning)):
         if training is not None:
+            if len(heads.towers) > 1:
+                raise RecipeMismatch(
+                    f"{section}: the model compares images with texts and is not trained; leave it out"
+                )
             trained: Recipe = training.settings(recipe.seed)
             if (trained.train_last_blocks or 0) > depth or trained.freeze_blocks > depth:
                 asked = trained.train_last_blocks or trained.freeze_blocks

@@ -20,7 +20,7 @@ from hydra_ensembles.fusion import Hydra, fuse
 from hydra_ensembles.heads import HeadRanking, HeadSet, Member, prune
 from hydra_ensembles.members import finetune, select_members
 from hydra_ensembles.members.checkpoint import is_first_process
-from hydra_ensembles.members.selection import POOL_SHARE
+from hydra_ensembles.pipeline.budget import lost, may_go, ranked
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.stage import StageError, Work, read_json
 from hydra_ensembles.pipeline.subjects import answering, one_of, subject
@@ -50,6 +50,7 @@ def rank_by_circuit(objective: str, work: Work) -> None:
         _to_remove(work.recipe, model),
         search=ranking.search,
         layers=_branches(work.recipe, model),
+        towers=ranking.towers,
         journal=work.directory / "journal.jsonl",
         progress=work.progress,
     ).save(work.directory / "ranking.json")
@@ -66,10 +67,9 @@ def rank_by_taylor(m: int, number: int, work: Work) -> None:
     data = work.splits.batches(calibration_split(recipe), model, sample)
     is_global = recipe.ranking.method == "taylor-global"
     remove = _to_remove(recipe, model) if is_global else _to_remove_by_layer(recipe, model)
-    layers = _branches(recipe, model)
-    taylor_ranking(model, data, remove, scope="global" if is_global else "layer", layers=layers).save(
-        work.directory / "ranking.json"
-    )
+    scope = "global" if is_global else "layer"
+    where: dict[str, Any] = {"layers": _branches(recipe, model), "towers": recipe.ranking.towers}
+    taylor_ranking(model, data, remove, scope=scope, **where).save(work.directory / "ranking.json")
 
 
 def choose_members(work: Work) -> None:
@@ -91,7 +91,7 @@ def choose_members(work: Work) -> None:
         members=members.number,
         how=members.how,
         trunk=members.shared,
-        pool=members.pool,
+        pool=len(rankings[0]) if members.how == "sample" else members.pool,
         seed=recipe.seed,
         progress=work.progress,
         **more,
@@ -189,25 +189,20 @@ def _branches(recipe: RunRecipe, model: nn.Module) -> range | None:
     return range(recipe.members.shared, max(len(layers) for layers in HeadSet.all(_module(model)).kept))
 
 
-def _behind(recipe: RunRecipe, model: nn.Module) -> list[int]:
-    return [head.layer for head in HeadSet.all(_module(model)) if head.layer >= recipe.members.shared]
-
-
 def _to_remove(recipe: RunRecipe, model: nn.Module) -> int:
-    heads = len(_behind(recipe, model))
-    if recipe.members.how == "sample":
-        return recipe.members.pool or round(heads * POOL_SHARE)
-    return heads - recipe.members.kept
+    heads = HeadSet.all(_module(model))
+    return ranked(recipe, heads)
 
 
 def _to_remove_by_layer(recipe: RunRecipe, model: nn.Module) -> int:
-    layers = _behind(recipe, model)
-    depth = len(set(layers))
-    remove, rest = divmod(len(layers) - recipe.members.kept, depth)
+    heads = HeadSet.all(_module(model))
+    candidates = may_go(recipe, heads)
+    depth = len({(head.tower, head.layer) for head in candidates})
+    remove, rest = divmod(lost(recipe, heads), depth)
     if rest:
         raise StageError(
-            f"a Taylor ranking per layer removes as many heads in every layer: members.keep {recipe.members.kept} of "
-            f"{len(layers)} heads in {depth} layers does not; keep a multiple of {depth}"
+            f"a Taylor ranking per layer removes as many heads in every layer: members.keep {recipe.members.kept} "
+            f"takes {lost(recipe, heads)} of {len(candidates)} heads in {depth} layers; remove a multiple of {depth}"
         )
     return remove
 

@@ -14,6 +14,7 @@ from hydra_ensembles.backbones import Backbone, family_of
 from hydra_ensembles.evaluation.latency import WARM_UP, sample_inputs
 from hydra_ensembles.heads import HeadSet, hydra_cost, single_cost
 from hydra_ensembles.heads.cost import DEFAULT_TEXT_TOKENS
+from hydra_ensembles.pipeline.budget import may_go, ranked
 from hydra_ensembles.pipeline.checks import check_fits, counted
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.running import Planned
@@ -107,11 +108,14 @@ def _training(training: Any, recipe: RunRecipe, rows: dict[str, int]) -> float:
 def _searching(recipe: RunRecipe, model: nn.Module, rows: dict[str, int], objective: str) -> float:
     read = ("id_val",) if objective == "acc" else ("id_val", "ood_val")
     used = sum(min(rows[name], recipe.ranking.rows or rows[name]) for name in read if name in rows)
-    heads = sum(head.layer >= recipe.members.shared for head in HeadSet.all(model))
     if recipe.ranking.method != "circuit":
         return float(BACKWARD * min(rows.get("train", rows["id_val"]), recipe.ranking.rows or 10**12))
-    candidates = range(heads, recipe.members.kept, -1)
-    return SEARCH_SHARE[recipe.ranking.search] * sum(candidates) * used
+    heads, fixed = HeadSet.all(model), Backbone.of(model).fixed
+    candidates = may_go(recipe, heads)
+    # A head of a tower that does not look at the inputs costs next to nothing.
+    looking = sum(head.tower not in fixed for head in candidates) / len(candidates)
+    tried = range(len(candidates), len(candidates) - ranked(recipe, heads), -1)
+    return SEARCH_SHARE[recipe.ranking.search] * looking * sum(tried) * used
 
 
 def _hydra_share(recipe: RunRecipe, model: nn.Module) -> float:

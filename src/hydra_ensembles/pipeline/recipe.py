@@ -96,6 +96,9 @@ class RankingSection(Section):
     method: Literal["circuit", "taylor", "taylor-global"] = "circuit"
     objectives: list[Objective] = Field(default=["acc", "ood", "avg"], min_length=1, description="A circuit for each.")
     search: Literal["fast", "lazy", "plain"] = "fast"
+    towers: Literal["both", "vision", "text"] = Field(
+        default="both", description="Of a zero-shot classifier: the towers that heads are taken from."
+    )
     rows: int | None = Field(
         default=None, ge=1, description="Rows of each validation set to search with; all by default."
     )
@@ -215,6 +218,8 @@ class RunRecipe(Section):
                 )
             if data.ood_val is None and set(ranking.objectives) != {"acc"}:
                 raise ValueError("the objectives 'ood' and 'avg' need data.ood_val")
+            if members.how == "joint" and ranking.towers != "both":
+                raise ValueError("members.how 'joint' takes heads from all towers; leave out ranking.towers")
         elif members.how not in ("calibration", "sample"):
             raise ValueError(f"a Taylor ranking takes members.how 'calibration' or 'sample', found '{members.how}'")
         elif members.how == "sample" and ranking.method == "taylor":
