@@ -16,7 +16,8 @@ def zero_shot(
     classes: Annotated[str, typer.Option(help="A .txt with one name a line, or a data set that names its classes.")],
     out: Annotated[Path, typer.Option(help="A directory; every command that takes a model takes it.")],
     template: Annotated[
-        list[str] | None, typer.Option(help="A prompt with {} for the name; several are averaged.  [a photo of a {}.]")
+        list[str] | None,
+        typer.Option(help="A prompt with {} for the name, 'a photo of a {}.' by default; several are averaged."),
     ] = None,
 ) -> None:
     """Write a classifier of images that is asked with prompts, to be ranked, pruned, fused and evaluated as any other.
