@@ -11,6 +11,7 @@ from families import model_of
 from hydra_ensembles import HeadRanking, HeadSet, Hydra, ZeroShotClassifier, load_model
 from hydra_ensembles.backbones import origin_of
 from kitchen import CLASSES, SETS, pictures, write_folders
+from kitchen import RECIPE as TRAINED
 from zero_shots import images, write_tokenizer
 
 TEMPLATES = ["photo {}", "{}"]
@@ -64,19 +65,11 @@ def test_heads_of_one_tower_are_ranked(place, run):
 RECIPE = {
     "name": "clip",
     "backbone": {"model": "model"},
-    "data": {
-        "id_val": "val.npz[:12]",
-        "id_cal": "val.npz[12:]",
-        "ood_val": "oodval.npz",
-        "id_test": "test.npz",
-        "near": {"close": "near.npz"},
-        "far": {"away": "far.npz"},
-        "batch_size": 8,
-    },
+    "data": {name: split for name, split in TRAINED["data"].items() if name not in ("train", "shifts")},
     "ranking": {"objectives": ["acc", "ood", "avg"]},
     "members": {"number": 3, "keep": 21},
-    "decisions": {"coverage": 0.7},
-    "evaluation": {"resamples": 20, "latency_rounds": 3, "latency_batch": 2},
+    "decisions": TRAINED["decisions"],
+    "evaluation": TRAINED["evaluation"],
 }
 
 
