@@ -1,6 +1,7 @@
 """Theorems 3 and 4: a hydra is its members, and with averaged MLPs it is its members with averaged MLPs."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -180,6 +181,26 @@ def test_whole_models_fuse_too():
     with torch.no_grad():
         expected = torch.stack([model(**inputs).logits for model in models], dim=1)
         torch.testing.assert_close(hydra.members(inputs), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_averaging_the_mlps_of_strangers_is_warned_of():
+    """Two networks that were never one; keeping each its own is no such thing, nor is training from one network."""
+    import timm
+
+    strangers = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        strangers.append(timm.create_model("test_vit").eval())
+    with pytest.warns(UserWarning, match=r"members 0 and 1 have little in common \(cosine -?0\.0\d\).*mlp='grouped'"):
+        fuse(strangers)
+    tuned = copy.deepcopy(strangers[0])
+    with torch.no_grad():
+        for parameter in tuned.parameters():
+            parameter.add_(0.3 * parameter.abs().mean() * torch.randn_like(parameter))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fuse(strangers, mlp="grouped")
+        fuse([strangers[0], tuned])
 
 
 def test_whole_models_say_what_their_classes_and_inputs_are(tmp_path):

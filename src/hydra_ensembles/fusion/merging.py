@@ -4,10 +4,13 @@ A part that is the same in all members, to the bit, is kept once and run once. E
 the weights of MLPs under `mlp="average"` (the paper, section 4.2). Nothing that differs is dropped.
 """
 
+import warnings
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Origin, Tower, UnsupportedBackbone, origin_of
@@ -21,6 +24,9 @@ from hydra_ensembles.fusion.attention import FusedAttention
 from hydra_ensembles.fusion.grouped import MemberLinear, MemberNorm, MemberPools, MemberScale, MemberStems
 from hydra_ensembles.fusion.hydra import FusedClasses, FusedContrast, Hydra, HydraTower
 from hydra_ensembles.heads import HeadSet, Member
+
+RELATED = 0.3
+"""Below this cosine of two members' MLPs averaging is warned of; trained from one network it is near 1, else near 0."""
 
 
 class FusionError(HydraError):
@@ -50,6 +56,8 @@ def fuse(members: Sequence[nn.Module], mlp: str = "average", last_block: str = "
     if classes is not None and count not in (None, len(classes)):
         raise FusionError(f"members have {count} classes, but {len(classes)} names for them; name as many as there are")
     with torch.no_grad():
+        if mlp == "average":
+            _warn_of_strangers(backbones)
         towers = {name: _tower([b.towers[name] for b in backbones], mlp) for name in backbones[0].towers}
         contrast: FusedContrast | FusedClasses | None = _contrast(backbones)
         if isinstance(backbones[0], ZeroShotBackbone):
@@ -117,6 +125,26 @@ def _averaged(layers: list[nn.Linear]) -> nn.Linear:
         mean = torch.stack([_tensor(other, name).double() for other in layers]).mean(dim=0)
         parameter.copy_(mean.to(parameter.dtype))
     return layer  # type: ignore[no-any-return]
+
+
+def _warn_of_strangers(backbones: list[Backbone]) -> None:
+    """Say so where averaging would mix the MLPs of networks that were not trained from one start."""
+    found = [[part for part in backbone.modules() if isinstance(part, FeedForward)] for backbone in backbones]
+    layers = [[layer for part in parts for layer in (part.fc_in, part.fc_out)] for parts in found]
+    for m, others in enumerate(layers[1:], start=1):
+        pairs = zip(layers[0], others, strict=True)
+        cosine = fmean(F.cosine_similarity(_direction(a), _direction(b), dim=0).item() for a, b in pairs)
+        if cosine < RELATED:
+            warnings.warn(
+                f"the MLPs of members 0 and {m} have little in common (cosine {cosine:.2f}), as if they had not been "
+                "trained from one network; their average is neither: keep each its own with mlp='grouped'",
+                stacklevel=3,
+            )
+            return
+
+
+def _direction(layer: nn.Linear) -> Tensor:
+    return layer.weight.detach().flatten().float()
 
 
 def _contrast(backbones: list[Backbone]) -> FusedContrast | None:
