@@ -69,7 +69,7 @@ Scores are MSP unless said. {answered} Multiply-adds are counted with full last 
 first seven blocks as they are, so members share those first blocks in which they keep the same heads, and fusing finds
 them: that is why a hydra with 30 heads may cost less than one with 24, and why cost depends on the seed. Times are
 those of networks with the heads of seed 0. Behind ± stands one standard deviation over seeds, those of three that are
-measured (†); rows without it have one seed.
+measured; rows without it have one seed.
 
 The paper's Deep Ensembles on images are pre-trained three times; `DE(D)` here, as its Deep Ensembles (D) on text, is
 three trainings from one pre-trained network, so the paper's +3.4 over Deep Ensembles is not quite the same question.
