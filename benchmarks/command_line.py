@@ -1,9 +1,10 @@
 """The command line of a script that takes a few words at most."""
 
 import argparse
+from collections.abc import Collection
 
 
-def words(about: str, most: int = 0) -> list[str]:
+def words(about: str, most: int = 0, known: Collection[str] = ()) -> list[str]:
     """What stands after the script's name; `--help` shows `about`, the script's docstring, and starts nothing."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     if most:
@@ -11,4 +12,7 @@ def words(about: str, most: int = 0) -> list[str]:
     given: list[str] = vars(parser.parse_args()).get("words", [])
     if len(given) > most:
         parser.error(f"at most {most} words, not {len(given)}: {' '.join(given)}")
+    for word in given:
+        if known and word not in known:
+            parser.error(f"'{word}' is not known; known: {', '.join(known)}")
     return given

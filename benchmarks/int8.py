@@ -160,7 +160,7 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     path = RESULTS / "int8.json"
     tasks = json.loads(path.read_text())["tasks"] if path.exists() else {}
-    for name in words(__doc__, len(SETTINGS)) or ["text"]:
+    for name in words(__doc__, len(SETTINGS), SETTINGS) or ["text"]:
         setting = SETTINGS[name]
         networks = Networks(setting, Units(setting.kept))
         members = row(networks, METHOD, SEED).members

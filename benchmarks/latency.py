@@ -162,6 +162,8 @@ def _name(row: Mapping[str, Any]) -> str:
 
 def main() -> None:
     point, points = words(__doc__, 3), []
+    if point and point not in [[mode, dtype, str(batch)] for mode, dtype, batch in POINTS]:
+        sys.exit(f"{' '.join(point)} is no point, as eager fp32 4 is; without words all are measured")
     for mode, dtype, batch in POINTS:
         name = f"latency/vit-b16-{mode}-{dtype}-{batch}"
         if point == [mode, dtype, str(batch)]:

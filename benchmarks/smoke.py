@@ -121,7 +121,7 @@ def as_markdown() -> str:
 def main() -> None:
     torch.set_num_threads(THREADS)
     packages = ["timm", "transformers", "torchmetrics", "torch-uncertainty"]
-    given = words(__doc__, 1 + len(NAMES))
+    given = words(__doc__, 1 + len(NAMES), (*NAMES, "killed"))
     if given[:1] == ["killed"]:
         for name in given[1:] or NAMES:
             found = killed_in_every_stage(name, KEPT / name, KEPT / f"{name}-killed")

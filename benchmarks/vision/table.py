@@ -74,7 +74,7 @@ measured; rows without it have one seed.
 The paper's Deep Ensembles on images are pre-trained three times; `DE(D)` here, as its Deep Ensembles (D) on text, is
 three trainings from one pre-trained network, so the paper's +3.4 over Deep Ensembles is not quite the same question.
 The budget asked for was ten hours of this machine; the processors that were there, unlike the one it was estimated on,
-multiply no faster in bf16 than in fp32, and it took longer. There is no Figure 7 here: it compares the towers of CLIP.
+multiply no faster in bf16 than in fp32, and it takes longer. There is no Figure 7 here: it compares the towers of CLIP.
 
 Baselines that are not quite their papers': Packed-Ensembles starts from slices of the pre-trained weights, in layers of
 our own, as torch-uncertainty's have no place for them; MIMO has a new stem and classifier on the pre-trained blocks and

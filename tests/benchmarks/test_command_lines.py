@@ -37,6 +37,13 @@ def test_help_and_what_is_not_known_begin_nothing(given, code, told, monkeypatch
     assert told in shown.out + shown.err
 
 
+def test_a_word_that_is_not_known_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["int8.py", "txt"])
+    with pytest.raises(SystemExit):
+        words("About.", 2, {"text": 0, "vision": 1})
+    assert "'txt' is not known; known: text, vision" in capsys.readouterr().err
+
+
 def test_too_many_words_are_refused(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["profile.py", "bf16", "16", "4"])
     with pytest.raises(SystemExit):

@@ -133,6 +133,13 @@ BROKEN = {
         {"ranking": {"towers": "text"}, "members": {"keep": 12}},
         "the tower 'text' has 12 behind the trunk, of which one must stay",
     ),
+    "more than members can draw from": (
+        {
+            "ranking": {"towers": "vision", "objectives": ["avg"]},
+            "members": {"number": 3, "keep": 14, "how": "sample"},
+        },
+        "members.pool 8: a member loses 10 of 12 heads",
+    ),
     "joint": (
         {"ranking": {"towers": "text", "objectives": ["avg"]}, "members": {"how": "joint"}},
         "'joint' takes heads from all towers",

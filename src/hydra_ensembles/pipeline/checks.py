@@ -16,7 +16,7 @@ from hydra_ensembles.evaluation.shift import parse_shift
 from hydra_ensembles.heads import HeadSet, name_classes
 from hydra_ensembles.members.recipes import Recipe
 from hydra_ensembles.optional import MissingExtra
-from hydra_ensembles.pipeline.budget import behind_trunk, lost, may_go
+from hydra_ensembles.pipeline.budget import behind_trunk, lost, may_go, ranked
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits
 from hydra_ensembles.uncertainty.known_rows import rank_of
@@ -93,9 +93,10 @@ def check_heads(recipe: RunRecipe, model: nn.Module) -> None:
             f"members.keep {members.kept} of {behind} takes {gone} heads, the tower '{recipe.ranking.towers}' has "
             f"{candidates} behind the trunk, of which one must stay; keep more"
         )
-    if members.pool is not None and not gone <= members.pool < candidates:
+    pool = ranked(recipe, heads) if members.how == "sample" else members.pool
+    if pool is not None and not gone <= pool < candidates:
         raise RecipeMismatch(
-            f"members.pool {members.pool}: a member loses {gone} of {candidates} heads, so that between "
+            f"members.pool {pool}: a member loses {gone} of {candidates} heads, so that between "
             f"{gone} and {candidates - 1} of them can be in the pool"
         )
     for section, training in (("backbone.finetune", recipe.backbone.finetune), ("finetuning", recipe.finetuning)):

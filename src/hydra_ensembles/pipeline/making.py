@@ -190,8 +190,7 @@ def _branches(recipe: RunRecipe, model: nn.Module) -> range | None:
 
 
 def _to_remove(recipe: RunRecipe, model: nn.Module) -> int:
-    heads = HeadSet.all(_module(model))
-    return ranked(recipe, heads)
+    return ranked(recipe, HeadSet.all(_module(model)))
 
 
 def _to_remove_by_layer(recipe: RunRecipe, model: nn.Module) -> int:
