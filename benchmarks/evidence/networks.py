@@ -26,7 +26,7 @@ from hydra_ensembles.members import Recipe, finetune
 from hydra_ensembles.members.trainee import Trainee
 from hydra_ensembles.scoring.journal import JournalError
 from hydra_ensembles.store import whole
-from provenance import RESULTS, provenance
+from provenance import RESULTS, machine, provenance
 
 OBJECTIVES = ("avg", "acc", "ood")
 """The member of CircAvg comes first: it is a row of its own."""
@@ -53,7 +53,7 @@ class Networks:
         path = self.results(name)
 
         def write(place: Path) -> None:
-            said = {**work(place), "provenance": provenance(packages=PACKAGES)}
+            said = {**work(place), "provenance": provenance(packages=PACKAGES, machine=machine())}
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole(path) as draft:
                 draft.write_text(json.dumps(said, indent=1) + "\n")

@@ -48,6 +48,17 @@ def test_logits_are_similarities_to_the_mean_of_a_class_s_prompts(name):
         torch.testing.assert_close(Backbone.of(model)(images()), expected, atol=1e-4, rtol=1e-4)
 
 
+def test_only_the_place_of_the_name_is_filled_in_a_template():
+    asked = []
+
+    def heard(texts):
+        asked.extend(texts)
+        return tokenize(texts)
+
+    ZeroShotClassifier.of(model_of("open_clip"), ["cat", "{x}"], heard, ["{} {set}: {", "a {} or no {}"])
+    assert asked == ["cat {set}: {", "a cat or no cat", "{x} {set}: {", "a {x} or no {x}"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_pruned_stored_and_fused_it_answers_as_its_members(name, tmp_path):
     model = classifier_of(name)

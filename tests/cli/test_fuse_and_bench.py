@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import timm
 import torch
 
 from families import BY_NAME, model_of, perturbed
@@ -35,8 +36,8 @@ def test_members_on_disk_become_a_hydra_on_disk(mlp, stored, tmp_path, run):
     ("arguments", "message"),
     [
         (["nowhere"], "is not a directory"),
-        (["{member}", "--mlp", "mean"], "mlp='mean' is not known"),
-        (["{member}", "--last-block", "cls"], "last_block='cls' is not known"),
+        (["{member}", "--mlp", "mean"], "--mlp mean is not known"),
+        (["{member}", "--last-block", "cls"], "--last-block cls is not known"),
     ],
 )
 def test_a_wrong_fuse_ends_in_one_line(arguments, message, stored, tmp_path, run):
@@ -45,6 +46,18 @@ def test_a_wrong_fuse_ends_in_one_line(arguments, message, stored, tmp_path, run
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "hydra").exists()
+
+
+def test_a_warning_is_one_line(tmp_path, run):
+    """Averaging the MLPs of networks that were never one is warned of, in the words of the command."""
+    for seed in range(2):
+        torch.manual_seed(seed)
+        strange = timm.create_model("test_vit").eval()
+        prune(strange, HeadSet.all(strange)).save(tmp_path / str(seed))
+    done = run("fuse", str(tmp_path / "0"), str(tmp_path / "1"), "--out", str(tmp_path / "hydra"))
+    (told,) = done.errors
+    assert told.startswith("Warning: the MLPs of members 0 and 1 have little in common")
+    assert told.endswith("keep each its own with --mlp grouped")
 
 
 SMALL = ["timm:test_vit", "--keep", "1", "--batch", "2", "--rounds", "3"]

@@ -155,6 +155,7 @@ def test_help_shows_an_example_and_does_not_wait_for_torch(run):
         ("name one with text=; or none", "score", "name one with --text; or none"),
         ("say allow_seen=True", "evaluate", "say --allow-seen"),
         ("say check=False", "export", "say --no-check"),
+        ("say mlp='grouped'", "fuse", "say --mlp grouped"),
         ("say allow_seen=True", "predict", "say allow_seen=True"),
         ("by='loss' and label=['a']", "evaluate", "by='loss' and label=['a']"),
     ],

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hydra_ensembles.cli.main import main
+from hydra_ensembles.pipeline import RecipeError, read_recipe
 from kitchen import pictures, write_folders
 
 
@@ -116,6 +117,26 @@ FILES = {
 def test_a_file_that_is_no_recipe_ends_with_one_line(kitchen, broken, name):
     text, told = FILES[name]
     check(broken(kitchen.written(text)), told)
+
+
+TOGETHER = {
+    "circuits for calibration": ({"members__how": "calibration"}, "  how:"),
+    "a detector without the base model": (
+        {"evaluation__models": ["hydra"], "evaluation__detectors": True},
+        "  detectors:",
+    ),
+    "training without data": ({"data__train": None}, "data:"),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_settings_that_do_not_fit_together_are_found_by_line(kitchen, name):
+    changes, start = TOGETHER[name]
+    path = kitchen.recipe(**changes)
+    with pytest.raises(RecipeError) as told:
+        read_recipe(path)
+    number = int(str(told.value).split(" line ")[1].split(":")[0])
+    assert path.read_text().splitlines()[number - 1].startswith(start)
 
 
 def test_a_recipe_that_is_not_there_ends_with_one_line(kitchen, broken):

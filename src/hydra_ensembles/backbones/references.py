@@ -28,7 +28,7 @@ from hydra_ensembles.backbones.backbone import build_model, family_of, filled
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.preprocessing import transformers_preprocess
-from hydra_ensembles.errors import HydraError, in_one_line
+from hydra_ensembles.errors import HydraError, HydraWarning, in_one_line
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import StoreError, read_config, read_tensors
 
@@ -243,6 +243,7 @@ def _from_pretrained(transformers: Any, directory: Path, weights: bool, settings
     if missing and "num_labels" not in settings:  # who says how many classes there are knows that they are new
         warnings.warn(
             f"hf:{directory} has no {missing[0]}: its classifier is random; train it before you rank, evaluate or ask",
+            HydraWarning,
             stacklevel=2,
         )
     return model  # type: ignore[no-any-return]

@@ -65,7 +65,7 @@ class ZeroShotClassifier(nn.Module):
         for template in templates:
             if "{}" not in template:
                 raise UnsupportedBackbone(f"template '{template}' has no {{}} for the name of a class")
-        texts = [template.format(name) for name in classes for template in templates]
+        texts = [template.replace("{}", name) for name in classes for template in templates]
         ids = tokenize(texts)
         stem = family_of(model).view(model).towers["text"].stem
         assert isinstance(stem, TokenStem)

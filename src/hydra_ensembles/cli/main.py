@@ -1,9 +1,10 @@
-"""`hydra-ens`: one file a sub-command; errors in one line, a traceback only with --debug."""
+"""`hydra-ens`: one file a sub-command; errors and warnings in one line, a traceback only with --debug."""
 
 import re
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +23,7 @@ from hydra_ensembles.cli.run import run
 from hydra_ensembles.cli.score import score
 from hydra_ensembles.cli.serve import serve
 from hydra_ensembles.cli.zero_shot import zero_shot
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, HydraWarning
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,7 +59,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command; what a person must act on ends in one line and exit code 1."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _in_one_line(warnings.showwarning, arguments)
+            app(arguments)
     except HydraError as error:
         if "--debug" in arguments:
             raise
@@ -73,11 +76,25 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
 
 
+def _in_one_line(show: Callable[..., None], arguments: Sequence[str]) -> Callable[..., None]:
+    """Our own warnings as our errors are told, without a file and a line; those of other libraries as they are."""
+
+    def told(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, HydraWarning):
+            typer.secho(f"Warning: {in_options(str(message), arguments)}", fg=typer.colors.YELLOW, err=True)
+        else:
+            show(message, category, *where)
+
+    return told
+
+
 def in_options(told: str, arguments: Sequence[str]) -> str:
     """What the library says of arguments, said of options, where the command that was called has them.
 
     >>> in_options("take other data, or say allow_seen=True", ["evaluate", "hydra"])
     'take other data, or say --allow-seen'
+    >>> in_options("keep each its own with mlp='grouped'", ["fuse", "run"])
+    'keep each its own with --mlp grouped'
     """
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     called = next((commands[word] for word in arguments if word in commands), None)
@@ -85,7 +102,9 @@ def in_options(told: str, arguments: Sequence[str]) -> str:
 
     def said(found: re.Match[str]) -> str:
         option = options.get(found["name"])
+        if option is not None and found["word"]:
+            return f"{option.opts[0]} {found['word']}"
         names = [] if option is None else option.secondary_opts if found["value"] == "False" else option.opts
         return names[0] if names else found[0]
 
-    return re.sub(r"\b(?P<name>[a-z_]+)=(?P<value>True\b|False\b|(?![\w\"'({\[]))", said, told)
+    return re.sub(r"\b(?P<name>[a-z_]+)=(?:'(?P<word>[\w-]+)'|(?P<value>True\b|False\b|(?![\w\"'({\[])))", said, told)

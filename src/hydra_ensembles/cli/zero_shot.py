@@ -35,7 +35,8 @@ def zero_shot(
     with Console(stderr=True).status("reading the model and its prompts"):
         classifier = ZeroShotClassifier.of_reference(reference, readable, templates)
         save_model(classifier, out, classes=names)
-    told = f"{len(names)} classes; asked about the first: {', '.join(one.format(readable[0]) for one in templates)}"
+    prompts = ", ".join(one.replace("{}", readable[0]) for one in templates)
+    told = f"{len(names)} classes; asked about the first: {prompts}"
     Console().print(f"wrote {out}  ({told})", highlight=False, soft_wrap=True, markup=False)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from hydra_ensembles.data import Data
+from hydra_ensembles.errors import HydraWarning
 from hydra_ensembles.evaluation.answers import Answers, Model, answers
 from hydra_ensembles.fusion import Hydra
 from hydra_ensembles.uncertainty import (
@@ -90,12 +91,14 @@ class TemperatureScaler(_Fitting):
             warnings.warn(
                 "the likelihood still rises at the border of the range: these rows do not determine a temperature, "
                 "and it stays 1; fit on more rows, or on rows the model was not trained on",
+                HydraWarning,
                 stacklevel=2,
             )
         if dropped:
             warnings.warn(
                 f"a new temperature changes scores and probabilities: {' and '.join(dropped)} fitted before were "
                 "dropped; fit them again",
+                HydraWarning,
                 stacklevel=2,
             )
         return self

@@ -19,7 +19,7 @@ from hydra_ensembles.backbones.parts import FeedForward, Norm, Part, Scale, name
 from hydra_ensembles.backbones.readouts import LatentPool, Projection
 from hydra_ensembles.backbones.stems import PatchStem, TokenStem
 from hydra_ensembles.backbones.zero_shot import Prompted, ZeroShotBackbone, class_embeddings
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, HydraWarning
 from hydra_ensembles.fusion.attention import FusedAttention
 from hydra_ensembles.fusion.grouped import MemberLinear, MemberNorm, MemberPools, MemberScale, MemberStems
 from hydra_ensembles.fusion.hydra import FusedClasses, FusedContrast, Hydra, HydraTower
@@ -138,6 +138,7 @@ def _warn_of_strangers(backbones: list[Backbone]) -> None:
             warnings.warn(
                 f"the MLPs of members 0 and {m} have little in common (cosine {cosine:.2f}), as if they had not been "
                 "trained from one network; their average is neither: keep each its own with mlp='grouped'",
+                HydraWarning,
                 stacklevel=3,
             )
             return

@@ -1,6 +1,7 @@
 """Reading a recipe: YAML to checked settings; an error names the line and what is allowed there."""
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def parse_recipe(text: str, where: str = "recipe") -> RunRecipe:
     except pydantic.ValidationError as error:
         first, *others = error.errors()
         more = f" (and {len(others)} more)" if others else ""
-        raise RecipeError(f"{where} line {_line(tree, first['loc'])}: {_told(first)}{more}") from None
+        raise RecipeError(f"{where}{_line(tree, first)}: {_told(first)}{more}") from None
 
 
 def _told(error: Any) -> str:
@@ -87,7 +88,16 @@ def _classes(annotation: Any) -> Iterator[Any]:
         yield from _classes(inner)
 
 
-def _line(tree: Any, place: Sequence[int | str]) -> int:
+def _line(tree: Any, error: Any) -> str:
+    """Where to look: the line of the key, or of the first that is named where several do not fit together."""
+    place = error["loc"]
+    if not place:
+        named = re.search(r"\b[a-z_]+\.[a-z_]+\b", _told(error))
+        place = named[0].split(".") if named else ()
+    return f" line {_line_of(tree, place)}" if place else ""
+
+
+def _line_of(tree: Any, place: Sequence[int | str]) -> int:
     """The line where a key stands, or where the section stands that lacks it."""
     node, line = tree, tree.start_mark.line + 1
     for part in place:
