@@ -315,6 +315,11 @@ def test_what_cannot_be_listed_says_so(tmp_path, reviews):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"no \.parquet, \.jsonl files and no images are there"):
         list_input(str(tmp_path / "empty"))
+    (tmp_path / "empty" / "x.csv").write_text("text\nfine\n")
+    with pytest.raises(
+        DataError, match=r"no images are there \(but \.csv; write them as parquet, or ask with predict\)"
+    ):
+        list_input(str(tmp_path / "empty"))
     with pytest.raises(DataError, match="cannot be opened"):
         list_input("nosuch://bucket/x.parquet")
     (tmp_path / "x.parquet").write_bytes(b"not parquet")

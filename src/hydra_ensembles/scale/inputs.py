@@ -116,7 +116,9 @@ def list_input(address: str, id_column: str | None = None) -> Input:
     except (OSError, ValueError) as error:
         raise DataError(f"{address} cannot be listed: {in_one_line(error)}") from None
     if not listed:
-        raise DataError(f"{address}: no {', '.join(TABLES)} files and no images are there")
+        others = sorted({Path(name).suffix.lower() for _, name in below if Path(name).suffix})
+        told = f" (but {', '.join(others)}; write them as parquet, or ask with predict)" if others else ""
+        raise DataError(f"{address}: no {', '.join(TABLES)} files and no images are there{told}")
     if id_column is None:
         return Input(above, tuple(listed), not tables)
     if not tables:
