@@ -40,10 +40,11 @@ def provenance(inputs: Sequence[Path] = (), packages: Sequence[str] = (), **more
 def machine() -> dict[str, Any]:
     """What a time depends on besides versions: the processor, how busy it was just before, and the code."""
     known = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in known.read_text().splitlines() if line.startswith("model name")]
+    lines = known.read_text().splitlines() if known.exists() else []  # of Linux alone
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     asked = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=RESULTS, capture_output=True, text=True)
     load = round(os.getloadavg()[0], 2)
-    return {"cpu": names[0] if names else "unknown", "load": load, "commit": asked.stdout.strip()}
+    return {"cpu": names[0] if names else platform.processor(), "load": load, "commit": asked.stdout.strip()}
 
 
 def write_results(name: str, results: dict[str, Any]) -> Path:

@@ -14,17 +14,11 @@ from hydra_ensembles.export import ExportError, Graph, export, writing
 from hydra_ensembles.export.writing import check_file, other_inputs, runner
 from hydra_ensembles.uncertainty import ConformalQuantile, Fitted, OODThreshold, Temperature
 
-OFTEN = ("timm", "timm-dinov2", "timm-map", "timm-gated", "timm-eva02-tiny", "torchvision", "bert", "hf-vit")
-OFTEN += ("timm-qk-norm", "timm-rms", "open_clip", "hf-siglip")
-"""Of every library and kind of part some; the others are exported where slow tests run."""
 
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(case.name, marks=() if case.name in OFTEN else pytest.mark.slow) for case in CASES]
-)
-def test_onnx_runtime_answers_as_the_hydra(name, tmp_path):
-    place = [case.name for case in CASES].index(name)
-    hydra = hydra_of(name, is_ragged=place % 2 == 1, trained=place % 4 > 1)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_onnx_runtime_answers_as_the_hydra(case, tmp_path):
+    place = CASES.index(case)
+    hydra = hydra_of(case.name, is_ragged=place % 2 == 1, trained=place % 4 > 1)
     path = export(hydra, tmp_path)  # which checks two other sizes itself
     graph = Graph(hydra)
     inputs = other_inputs(graph, 2, 6, min(5, graph.max_tokens or 5))

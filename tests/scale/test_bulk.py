@@ -315,7 +315,8 @@ def test_what_cannot_be_listed_says_so(tmp_path, reviews):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"no \.parquet, \.jsonl files and no images are there"):
         list_input(str(tmp_path / "empty"))
-    (tmp_path / "empty" / "x.csv").write_text("text\nfine\n")
+    for name in ("x.csv", "x.pdf"):
+        (tmp_path / "empty" / name).write_text("text\nfine\n")
     with pytest.raises(
         DataError, match=r"no images are there \(but \.csv; write them as parquet, or ask with predict\)"
     ):

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _in_one_line(warnings.showwarning, arguments)
+            warnings.showwarning = _telling(warnings.showwarning, arguments)
             app(arguments)
     except HydraError as error:
         if "--debug" in arguments:
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _in_one_line(show: Callable[..., None], arguments: Sequence[str]) -> Callable[..., None]:
+def _telling(show: Callable[..., None], arguments: Sequence[str]) -> Callable[..., None]:
     """Our own warnings as our errors are told, without a file and a line; those of other libraries as they are."""
 
     def told(message: Warning | str, category: type[Warning], *where: Any) -> None:

@@ -30,7 +30,7 @@ from hydra_ensembles.data.parquet import ParquetTable, files_of_one_split
 from hydra_ensembles.data.rows import Rows
 from hydra_ensembles.data.tables import CACHE_BYTES, Table
 
-_SUFFIXES = (".parquet", ".tsv", ".csv", ".jsonl", ".txt", ".npz")
+SUFFIXES = (".parquet", ".tsv", ".csv", ".jsonl", ".txt", ".npz")
 _RANGE = re.compile(r"(.+)\[(-?\d*):(-?\d*)\]")
 
 
@@ -117,4 +117,4 @@ def _open_table(
         return ArraysTable(path, image or (text if isinstance(text, str) or text is None else text[0]))
     if suffix in IMAGES:
         return FilesTable(name, [path.name])
-    raise DataError(f"{path} ends in '{suffix}'; known are {', '.join(_SUFFIXES)}, images, and directories")
+    raise DataError(f"{path} ends in '{suffix}'; known are {', '.join(SUFFIXES)}, images, and directories")

@@ -17,6 +17,7 @@ from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.data import DataError
 from hydra_ensembles.data.folders import IMAGES
 from hydra_ensembles.data.lines import object_in
+from hydra_ensembles.data.opening import SUFFIXES
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
 
@@ -116,7 +117,7 @@ def list_input(address: str, id_column: str | None = None) -> Input:
     except (OSError, ValueError) as error:
         raise DataError(f"{address} cannot be listed: {in_one_line(error)}") from None
     if not listed:
-        others = sorted({Path(name).suffix.lower() for _, name in below if Path(name).suffix})
+        others = sorted({Path(name).suffix.lower() for _, name in below}.intersection(SUFFIXES))
         told = f" (but {', '.join(others)}; write them as parquet, or ask with predict)" if others else ""
         raise DataError(f"{address}: no {', '.join(TABLES)} files and no images are there{told}")
     if id_column is None:
