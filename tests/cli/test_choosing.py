@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from hydra_ensembles import HeadRanking, Hydra, Member, fuse
+from kitchen import write_folders
+from members.training import same
 
 MODEL = "timm:test_vit"
 
@@ -73,6 +75,30 @@ def test_taylor_from_the_command(method, pictures, run):
     assert f"{MODEL} has random weights" in done.stderr
     ranking = HeadRanking.load(out)
     assert (ranking.budget is None) == (method == "taylor-global")
+
+
+def test_a_new_classifier_is_drawn_by_the_seed(pictures, run):
+    """Else a killed training could not go on, as it would start from another model."""
+    known = str(pictures / "known.npz")
+    for name, seed in (("one", "1"), ("again", "1"), ("other", "2")):
+        done = run("finetune", MODEL, "--classes", "4", "--train", known, "--recipe", "cifar100-head", "--steps", "1",
+                   "--batch-size", "12", "--seed", seed, "--out", str(pictures / name))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    one, again, other = (Member.load(pictures / name) for name in ("one", "again", "other"))
+    assert same(one, again)
+    assert not same(one, other)
+
+
+def test_a_validation_set_is_numbered_as_the_training_set(pictures, run):
+    for name, classes in {"train": ["ant", "bee", "cat", "dog"], "val": ["ant", "dog"], "strange": ["emu"]}.items():
+        write_folders(pictures, name, classes, 7)
+    command = ["finetune", MODEL, "--classes", "4", "--train", str(pictures / "train"), "--recipe", "cifar100-head",
+               "--steps", "1", "--batch-size", "12", "--out", str(pictures / "out")]  # fmt: skip
+    done = run(*command, "--val", str(pictures / "strange"))
+    assert (done.returncode, "emu" in done.stderr) == (1, True)
+    done = run(*command, "--val", str(pictures / "val"))
+    assert done.returncode == 0, done.stderr
+    assert Member.load(pictures / "out").origin.classes == ["ant", "bee", "cat", "dog"]
 
 
 def test_joint_members_from_the_command(pictures, run):

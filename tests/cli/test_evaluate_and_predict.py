@@ -119,6 +119,17 @@ def test_a_difference_is_told_in_json(pictures, run, tmp_path):
     assert "noise" in compared["ood/msp"]
 
 
+def test_a_difference_from_an_evaluation_of_another_seed_is_drawn_as_that_was(pictures, run, tmp_path):
+    hydra = Hydra.load(pictures.hydra)
+    unknown = (open_data(place, label=False) for place in (pictures.unknown, pictures.other))
+    near, far = (batches_for(hydra, rows, labels=False) for rows in unknown)
+    protocol = Protocol(load_data(pictures.known, hydra), near={"plain": near}, far={"noise": far})
+    evaluate(hydra, protocol, seed=3, resamples=50).save(tmp_path / "found")
+    done = run(*asked(pictures, "--against", str(tmp_path / "found"), "--json"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["compared"]["answers"]["id_test"]["accuracy"]["value"] == 0.0
+
+
 def test_what_cannot_be_compared_is_not_evaluated_first(pictures, run, tmp_path, monkeypatch):
     assert run(*asked(pictures, "--out", str(tmp_path / "found"))).returncode == 0
     monkeypatch.setattr("hydra_ensembles.evaluation.evaluate", lambda *a, **b: pytest.fail("it was evaluated"))

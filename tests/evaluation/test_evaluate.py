@@ -526,14 +526,31 @@ def test_a_hydra_refuses_the_file_that_its_heads_were_chosen_with(reviews, tmp_p
     hydra.provenance = {"chosen_with": [{"source": "news.csv"}]}
     hydra = Hydra.load(hydra.save(tmp_path / "hydra"))
     known, unknown = batches_for(hydra, open_data(reviews)), batches_for(hydra, open_data(other), labels=False)
-    with pytest.raises(ProtocolError, match=r"test set 'a' \(news.csv\) was used to choose the heads of this hydra"):
+    message = r"test set 'a' is called as the set that the heads of this hydra were chosen with \(news.csv\)"
+    with pytest.raises(ProtocolError, match=message):
         evaluate(hydra, Protocol(known, far={"a": unknown}))
     found = evaluate(hydra, Protocol(known, far={"a": unknown}, allow_seen=True), resamples=0)
     (told,) = found.about["seen"]
-    assert "'a' (news.csv) was used to choose" in told
+    assert "'a' is called as the set that the heads" in told
     assert found.to_json()["about"]["allow_seen"] is True
     hydra.provenance = {"chosen_with": [{"source": "elsewhere/news.csv"}]}  # a path says more than a name
     assert evaluate(hydra, Protocol(known, far={"a": unknown}), resamples=0).about["seen"] == []
+
+
+def test_sets_that_are_called_alike_are_told_apart_by_whole_paths(reviews, tmp_path):
+    hydra = hydra_of("bert")
+    hydra.preprocess = {"kind": "text", "tokenizer": tiny_tokenizer().to_str(), "max_tokens": 20, "token_types": True}
+    hydra.provenance = {"chosen_with": [{"source": "data/test.csv"}]}
+    sets = {"news": "one two\nthree four", "questions": "five six\nseven eight"}
+    for name, lines in sets.items():
+        (tmp_path / name / "data").mkdir(parents=True)
+        (tmp_path / name / "data" / "test.csv").write_text(f"text\n{lines}\n")
+        sets[name] = batches_for(hydra, open_data(tmp_path / name / "data" / "test.csv"), labels=False)
+    known = batches_for(hydra, open_data(reviews))
+    protocol = Protocol(known, far={"questions": sets["questions"]}, ood_val=sets["news"])
+    assert evaluate(hydra, protocol, resamples=0).about["seen"] == []
+    with pytest.raises(ProtocolError, match="shares 2 of its 2 rows with ood_val"):
+        Protocol(known, far={"news": sets["news"]}, ood_val=sets["news"])
 
 
 def test_an_evaluation_says_what_was_seen_before():

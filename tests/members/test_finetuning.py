@@ -10,11 +10,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from families import CLASSES, own_output, perturbed
 from hydra_ensembles import HeadSet, fuse, prune
+from hydra_ensembles.data import TensorBatches
+from hydra_ensembles.data.batches import counted_on
+from hydra_ensembles.errors import HydraWarning
 from hydra_ensembles.members.finetuning import finetune
 from hydra_ensembles.members.parallel import finetune_members
 from hydra_ensembles.members.rates import choose_learning_rate
 from hydra_ensembles.members.recipes import RECIPES, FineTuningError, Recipe, rate_at
 from hydra_ensembles.members.trainee import Trainee, plain_attention
+from hydra_ensembles.uncertainty import Fitted, OODThreshold, Temperature
 from members.training import QUICK, labelled, member_of, plain_of, same
 
 FAMILIES = ["timm", "torchvision", "bert", "distilbert", "hf-vit"]
@@ -173,6 +177,31 @@ def test_a_hydra_trains_each_member_as_itself():
         with torch.no_grad():
             torch.testing.assert_close(hydra.members(data[0])[:, m], member(data[0]), atol=1e-4, rtol=1e-4)
             assert (before[m](data[0]) - member(data[0])).abs().max() > 1e-2
+
+
+def test_what_was_fitted_to_other_weights_is_dropped():
+    hydra = fuse([member_of("timm", seed) for seed in range(2)])
+    hydra.fitted = Fitted(Temperature(1.7), OODThreshold("energy", -2.0, 0.95))
+    with pytest.warns(HydraWarning, match="fitted before are dropped, fit them again"):
+        finetune(hydra, labelled("timm"), None, replace(QUICK, steps=1))
+    assert hydra.fitted == Fitted()
+
+
+def test_batches_that_shuffle_count_on_with_the_members():
+    """As of tensors, each member has an order of its own, whichever way it is trained; the first has the one given."""
+    data = TensorBatches(*labelled("timm"), batch_size=8, shuffle=True, seed=5)
+    recipe = replace(QUICK, steps=3)
+    members = [member_of("timm") for _ in range(3)]
+    finetune_members(members, data, None, recipe, seeds=[4, 4, 6])
+    assert same(members[0], members[1])
+    assert not same(members[0], members[2])
+    for member, seed in ((members[0], 5), (members[2], 7)):
+        alone = member_of("timm")
+        own = TensorBatches(*labelled("timm"), batch_size=8, shuffle=True, seed=seed)
+        finetune(alone, own, None, recipe, seed=seed - 1)
+        assert same(member, alone)
+    assert data.seed == 5
+    assert counted_on(data, 2).digest != data.digest
 
 
 def test_a_hydra_with_averaged_mlps_learns_and_keeps_its_trunk():

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from hydra_ensembles import HeadSet, Hydra, Member, describe
 from hydra_ensembles.data import open_data
+from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation import Evaluation
 from hydra_ensembles.heads import layer_divergence, overlap
 from hydra_ensembles.pipeline import SplitError, Splits, parse_recipe, planned, read_recipe, run
@@ -349,6 +350,36 @@ def test_names_of_classes_are_remembered_and_number_every_set_alike(kitchen):
     splits = Splits(recipe.data, Path("hashes.json"))
     assert splits.rows("id_test").labels.unique().tolist() == [2, 3]
     assert done.results["models"]["hydra"]["rows"]["id_test"] == 12
+
+
+def test_members_that_taylor_scores_do_not_tell_apart_are_drawn(kitchen):
+    """Two samples that are one give one ranking twice."""
+    np.savez("train.npz", **{name: np.concatenate([part[:1]] * 24) for name, part in pictures(0, 24).items()})
+    ways = {**WAYS["taylor-global"], "backbone__finetune": None, "ranking__rows": 8}
+    done, _ = told_by(read_recipe(kitchen.recipe(**ways)), "out", until="members")
+    found = json.loads((done.stages["members"] / "selection.json").read_text())
+    assert found["drawn"] == [1]
+    assert found["members"][0] != found["members"][1]
+    with pytest.raises(HydraError, match=r"ranking\.method 'taylor-global'"):
+        told_by(read_recipe(kitchen.recipe(**{**ways, "ranking__method": "taylor"})), "out", until="members")
+
+
+def test_labels_that_alternate_are_in_both_halves(kitchen):
+    """What is fitted first and what is fitted then is fitted on rows of all classes."""
+    np.savez("cal.npz", **{**pictures(9, 40), "labels": np.arange(40) % 2})
+    done, _ = told_by(read_recipe(kitchen.recipe(data__id_cal="cal.npz")), "out", until="decisions")
+    assert Hydra.load(done.directory / "hydra").fitted.temperature is not None
+
+
+def test_results_of_another_recipe_do_not_stay_beside_a_new_hydra(finished, kitchen):
+    _, done, _ = finished
+    shutil.copytree(done.directory, "out")
+    same, _ = told_by(read_recipe(kitchen.recipe()), "out", until="fusion")
+    assert json.loads((same.directory / "results.json").read_text()) == done.results
+    told_by(read_recipe(kitchen.recipe(fusion={"mlp": "grouped"})), "out", until="fusion")
+    assert not Path("out/results.json").exists()
+    told_by(read_recipe(kitchen.recipe()), "out")
+    assert json.loads(Path("out/results.json").read_text()) == done.results
 
 
 def test_taylor_rankings_see_disjoint_samples(kitchen):

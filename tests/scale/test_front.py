@@ -382,6 +382,35 @@ def test_a_replaced_directory_is_taken_over(models, tmp_path, monkeypatch):
     asyncio.run(watch())
 
 
+def test_a_model_for_which_there_was_no_memory_is_tried_again(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(replica, "LOOK_EVERY_S", 0.05)
+    shutil.copytree(models / "image", tmp_path / "served")
+    served = Replica(str(tmp_path / "served"), 1)
+    first, tries = served.served.digest, []
+
+    def scarce(*where):
+        tries.append(where)
+        if len(tries) == 1:
+            raise MemoryError
+        return Served(*where)
+
+    async def watch():
+        await served.many([picture()])
+        monkeypatch.setattr(replica, "Served", scarce)
+        other = Hydra.load(models / "image")
+        other.fitted = Fitted()
+        shutil.rmtree(tmp_path / "served")
+        other.save(tmp_path / "served")
+        for _ in range(200):
+            await asyncio.sleep(0.05)
+            if served.served.digest != first:
+                break
+
+    asyncio.run(watch())
+    assert served.served.digest != first
+    assert len(tries) == 2
+
+
 @pytest.mark.parametrize(("changed", "words"), [({"size": 40}, "40"), ({"interpolation": "cubist"}, "cubist")])
 def test_a_model_that_cannot_answer_is_refused_before_it_is_asked(models, tmp_path, changed, words):
     shutil.copytree(models / "image", tmp_path / "served")

@@ -158,7 +158,13 @@ def test_labels_are_needed_and_frozen_weights_stay_frozen():
     model = copy.deepcopy(model_of("timm")).requires_grad_(False)
     with pytest.raises(ScoringError, match="labels"):
         taylor_ranking(model, labelled(CASES[0])[0], 1)
-    taylor_ranking(model, labelled(CASES[0]), 1)
+    inputs, labels = labelled(CASES[0])
+    found = taylor_ranking(model, (inputs, labels), 1)
+    assert taylor_ranking(model, (inputs, labels.short()), 1).removed == found.removed
+    with pytest.raises(ScoringError, match="label 5 was found, but the model has 5 classes"):
+        taylor_ranking(model, (inputs, labels + (5 - labels.max())), 1)
+    with pytest.raises(ScoringError, match="label -100 was found"):
+        taylor_ranking(model, (inputs, torch.full_like(labels, -100)), 1)
     assert not any(p.requires_grad for p in model.parameters())
 
 

@@ -84,10 +84,14 @@ def expand(reference: str) -> str:
 
 
 def settings_for_classes(reference: str, classes: int | None) -> dict[str, int]:
-    """What the library's constructor calls a number of classes; nothing where none is asked for."""
+    """What the library's constructor calls a number of classes; nothing where none is asked for.
+
+    >>> settings_for_classes("${MY_MODEL:-hf:bert-base-uncased}", 3)
+    {'num_labels': 3}
+    """
     if classes is None:
         return {}
-    return {"num_labels" if reference.startswith("hf:") else "num_classes": classes}
+    return {"num_labels" if expand(reference).startswith("hf:") else "num_classes": classes}
 
 
 def files_of(reference: str) -> list[Path]:

@@ -16,7 +16,7 @@ from hydra_ensembles.backbones.checks import evaluating
 from hydra_ensembles.baselines.method import BaselineError
 from hydra_ensembles.baselines.starting import start_of, tower_of
 from hydra_ensembles.data import Batches, Data, as_batches
-from hydra_ensembles.data.batches import inputs_to
+from hydra_ensembles.data.batches import inputs_to, known_labels
 from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads.cost import Cost
 from hydra_ensembles.members import Recipe, finetune
@@ -137,7 +137,8 @@ def hessian_products(model: nn.Module, weights: list[Tensor], batches: Batches) 
             if batch.labels is None:
                 raise BaselineError("by='hessian' needs labels; give (inputs, labels)")
             logits = forward(model, inputs_to(batch.inputs, device))
-            loss = F.cross_entropy(logits, batch.labels.to(device), reduction="sum") / batches.num_rows
+            labels = known_labels(batch.labels, logits.shape[-1], BaselineError).to(device)
+            loss = F.cross_entropy(logits, labels, reduction="sum") / batches.num_rows
             gradients = torch.autograd.grad(loss, weights, create_graph=True)
             along = sum((g * w.detach()).sum() for g, w in zip(gradients, weights, strict=True))
             assert isinstance(along, Tensor)

@@ -79,6 +79,7 @@ def evaluate(
         model = load_network(reference)
         say_if_random(reference)
         earlier = None if against is None else Evaluation.load(against)
+        seed = 0 if earlier is None else earlier.seed
         if out is not None:
             check_may_write(out, "evaluation")
     clean = open_data(id_test, **columns, **_given(label=label))
@@ -101,8 +102,8 @@ def evaluate(
         )
         if earlier is not None:
             rows = {name: rows_digest(batches) for name, batches in protocol.tests.items()}
-            check_comparable(earlier, protocol.groups, rows, resamples=resamples, score=score)
-    found = evaluate_model(model, protocol, detectors=detectors, keep=keep, score=score, resamples=resamples)
+            check_comparable(earlier, protocol.groups, rows, resamples=resamples, score=score, seed=seed)
+    found = evaluate_model(model, protocol, detectors=detectors, keep=keep, score=score, resamples=resamples, seed=seed)
     if out is not None:
         found.save(out)
     differences = None if earlier is None else compare(found, earlier)

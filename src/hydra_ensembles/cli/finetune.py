@@ -47,6 +47,7 @@ def finetune(
     from hydra_ensembles.backbones.references import settings_for_classes
     from hydra_ensembles.heads import HeadSet, Member, load_subject, name_classes, prune
     from hydra_ensembles.members import finetune_members
+    from hydra_ensembles.members.checkpoint import own_randomness, seed_all
     from hydra_ensembles.members.recipes import recipe_named
     from hydra_ensembles.store import check_may_write
 
@@ -70,15 +71,17 @@ def finetune(
         settings = replace(settings, epochs=epochs, steps=steps)
     settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
     with Console(stderr=True).status("reading models and data"):
-        models = [load_subject(reference, **settings_for_classes(reference, classes)) for reference in references]
+        with own_randomness():
+            seed_all(settings.seed)
+            models = [load_subject(reference, **settings_for_classes(reference, classes)) for reference in references]
         members = [model if isinstance(model, Member) else prune(model, HeadSet.all(model)) for model in models]
         prepared = {"batch_size": settings.batch_size, "first_size": first_size, "max_tokens": max_tokens}
         rows = read_data(train, members[0], shuffle=True, seed=settings.seed, augment=augment, **prepared)
-        judged = read_data(val, members[0], **prepared)
-    assert rows is not None
-    for member in members:
-        if rows.rows.labels_were_names:  # type: ignore[attr-defined]
-            name_classes(member, rows.rows.classes)  # type: ignore[attr-defined]
+        assert rows is not None
+        for member in members:
+            if rows.rows.labels_were_names:  # type: ignore[attr-defined]
+                name_classes(member, rows.rows.classes)  # type: ignore[attr-defined]
+        judged = read_data(val, members[0], **prepared)  # whose names are now those of the training set
     scratch = out.with_name(f".{out.name}.training")
     histories = finetune_members(
         members, rows, judged, settings, freeze_blocks=freeze_blocks, parallel=parallel, checkpoint=scratch

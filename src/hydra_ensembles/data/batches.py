@@ -3,6 +3,7 @@
 Shapes: B batch, R rows of the whole set.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
@@ -136,6 +137,17 @@ def as_batches(data: Data, batch_size: int = 64, shuffle: bool = False, seed: in
     return LoaderBatches(data)
 
 
+def counted_on(data: Data, by: int) -> Data:
+    """The same rows in the order, and with the draws, of a seed that is higher by so much; of a loader, as it is."""
+    seed = getattr(data, "seed", None)
+    if not by or not isinstance(seed, int) or not callable(getattr(data, "epoch", None)):
+        return data
+    found = copy.copy(data)
+    vars(found).pop("digest", None)
+    found.seed = seed + by  # type: ignore[union-attr]
+    return found
+
+
 def epoch_order(rows: int, seed: int, epoch: int) -> Tensor:
     """The order of a shuffled epoch; it depends on seed and epoch alone."""
     return torch.randperm(rows, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
@@ -156,6 +168,19 @@ def rows_at(inputs: Inputs, rows: Tensor | slice) -> Inputs:
     if isinstance(inputs, Tensor):
         return inputs[rows]
     return {name: part[rows] if isinstance(part, Tensor) else part for name, part in inputs.items()}
+
+
+def known_labels(labels_B: Tensor, classes: int, error: type[HydraError] = DataError) -> Tensor:
+    """Labels as numbers of a model's classes; others are an error.
+
+    >>> known_labels(torch.tensor([0, 2], dtype=torch.uint8), 3)
+    tensor([0, 2])
+    """
+    labels = torch.as_tensor(labels_B).long()
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise error(f"label {low if low < 0 else high} was found, but the model has {classes} classes, numbered from 0")
+    return labels
 
 
 def inputs_to(inputs: Inputs, device: torch.device | str) -> Inputs:

@@ -5,6 +5,7 @@ Shapes: B batch, M members (1 but for a hydra), C classes.
 
 import json
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydra_ensembles.data import Batch, Batches, Data, as_batches
-from hydra_ensembles.data.batches import inputs_to, rows_at
+from hydra_ensembles.data.batches import inputs_to, known_labels, rows_at
+from hydra_ensembles.errors import HydraWarning
+from hydra_ensembles.fusion import Hydra
 from hydra_ensembles.members.checkpoint import (
     delete_checkpoint,
     is_first_process,
@@ -31,6 +34,7 @@ from hydra_ensembles.members.recipes import Diverged, FineTuningError, Recipe, c
 from hydra_ensembles.members.trainee import Trainee, as_trainee, plain_attention
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import tensors_digest
+from hydra_ensembles.uncertainty import Fitted
 
 
 def finetune(
@@ -77,6 +81,14 @@ def finetune(
             model.to(home)
     if scratch is not None and is_first_process():
         delete_checkpoint(scratch)
+    if isinstance(model, Hydra) and model.fitted != Fitted():
+        model.fitted = Fitted()
+        warnings.warn(
+            "the hydra has other weights now; temperature, threshold and sets that were fitted before are dropped, "
+            "fit them again",
+            HydraWarning,
+            stacklevel=2,
+        )
     return training.history
 
 
@@ -189,12 +201,11 @@ class _Training:
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group["share"]
         self.model.train()
-        labels = _labels(batch)
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
         mine = slice(rank, None, ranks)
         with plain_attention(self.device):
             logits_BMC = self._logits(self.model, rows_at(batch.inputs, mine) if ranks > 1 else batch.inputs)
-        _check_labels(labels, logits_BMC.shape[-1])
+        labels = _labels(batch, logits_BMC.shape[-1])
         targets_BM = labels[mine].to(self.device)[:, None].expand(logits_BMC.shape[:2])
         total = F.cross_entropy(
             logits_BMC.flatten(0, 1),
@@ -251,10 +262,9 @@ class _Training:
         for i, batch in enumerate(val):
             if i % self.accelerator.num_processes != self.accelerator.process_index:
                 continue
-            labels = _labels(batch)
             logits_BMC = self._logits(self.trainee, batch.inputs)
-            _check_labels(labels, logits_BMC.shape[-1])
-            targets = labels.to(self.device)[:, None].expand(logits_BMC.shape[:2]).flatten()
+            labels = _labels(batch, logits_BMC.shape[-1]).to(self.device)
+            targets = labels[:, None].expand(logits_BMC.shape[:2]).flatten()
             logits = logits_BMC.flatten(0, 1).double()
             right = (logits.argmax(dim=-1) == targets).sum()
             totals += torch.stack(
@@ -296,15 +306,7 @@ def merit_of(evaluation: Evaluation, recipe: Recipe) -> float:
     return evaluation.accuracy if recipe.stop_on == "accuracy" else -evaluation.nll
 
 
-def _labels(batch: Batch) -> Tensor:
+def _labels(batch: Batch, classes: int) -> Tensor:
     if batch.labels is None:
         raise FineTuningError("fine-tuning needs labels; give (inputs, labels), or batches that have both")
-    return torch.as_tensor(batch.labels).long()
-
-
-def _check_labels(labels: Tensor, classes: int) -> None:
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        raise FineTuningError(
-            f"label {low if low < 0 else high} was found, but the model has {classes} classes, numbered from 0"
-        )
+    return known_labels(batch.labels, classes, FineTuningError)

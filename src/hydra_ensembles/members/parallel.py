@@ -17,6 +17,7 @@ from rich.progress import track
 from torch import nn
 
 from hydra_ensembles.data import Data
+from hydra_ensembles.data.batches import counted_on
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.heads import Member
 from hydra_ensembles.members.history import History, Show
@@ -43,7 +44,8 @@ def finetune_members(
 
     Args:
         members: `Member`s; one after another, anything that `finetune` takes.
-        train: as in `finetune`, and so are `val`, `recipe`, `freeze_blocks` and `checkpoint_every_s`.
+        train: as in `finetune`, and so are `val`, `recipe`, `freeze_blocks` and `checkpoint_every_s`. Batches that
+            shuffle count on as the members' seeds do: each member sees its own order.
         val: see `train`.
         recipe: see `train`.
         seeds: one a member; None counts on from the recipe's.
@@ -70,7 +72,7 @@ def finetune_members(
             return [take_result(member, task.done) for member, task in zip(members, tasks, strict=True)]
         with _threads(threads):
             return [
-                train_once(member, train, val, recipe, task, progress)
+                train_once(member, counted_on(train, recipe.seed - seeds[0]), val, recipe, task, progress)
                 for member, recipe, task in zip(members, recipes, tasks, strict=True)
             ]
 
@@ -110,7 +112,8 @@ def _in_processes(
             shutil.rmtree(task.start, ignore_errors=True)  # what a kill left there
             member.save(task.start)
             frozen = [name for name, parameter in member.named_parameters() if not parameter.requires_grad]
-            jobs.append(pool.submit(_work, data, recipe, task, frozen, dropout_rates(member), share))
+            by = recipe.seed - recipes[0].seed
+            jobs.append(pool.submit(_work, data, by, recipe, task, frozen, dropout_rates(member), share))
         try:
             console = Console(stderr=True)
             for job in track(as_completed(jobs), "fine-tuning members", len(jobs), console=console, disable=not shown):
@@ -124,7 +127,9 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _work(data: bytes, recipe: Recipe, task: Task, frozen: list[str], dropout: dict[str, float], threads: int) -> None:
+def _work(
+    data: bytes, by: int, recipe: Recipe, task: Task, frozen: list[str], dropout: dict[str, float], threads: int
+) -> None:
     """What a process does: read the member, with what its store does not hold, train it, write the result."""
     torch.set_num_threads(threads)
     if torch.cuda.is_available():
@@ -134,7 +139,7 @@ def _work(data: bytes, recipe: Recipe, task: Task, frozen: list[str], dropout: d
     for name in frozen:
         member.get_parameter(name).requires_grad_(False)
     set_dropout_rates(member, dropout)
-    train_once(member, train, val, recipe, task, progress=False)
+    train_once(member, counted_on(train, by), val, recipe, task, progress=False)
 
 
 @contextmanager

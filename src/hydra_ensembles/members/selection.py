@@ -131,8 +131,8 @@ def sampled(ranking: HeadRanking, keep: int, seed: int, trunk: int = 0, pool: in
     first = round(behind * POOL_SHARE) if pool is None else pool
     if ranking.budget is not None:
         raise SelectionError(
-            "a Taylor ranking per layer holds at its own budget; draw from one with scope='global', or give rankings "
-            "of more calibration samples"
+            "a Taylor ranking per layer holds at its own budget; draw from one with scope='global' (in a recipe "
+            "ranking.method 'taylor-global'), or give rankings of more calibration samples"
         )
     if not 0 <= number <= first:
         raise SelectionError(f"cannot draw {number} heads out of the first {first}; keep more heads or widen the pool")

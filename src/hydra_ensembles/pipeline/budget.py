@@ -23,6 +23,12 @@ def lost(recipe: RunRecipe, heads: HeadSet) -> int:
 
 def ranked(recipe: RunRecipe, heads: HeadSet) -> int:
     """How many heads a ranking must have in all: what a member loses, or what members draw from."""
-    if recipe.members.how != "sample":
-        return lost(recipe, heads)
-    return recipe.members.pool or round(len(may_go(recipe, heads)) * POOL_SHARE)
+    pool = recipe.members.pool or round(len(may_go(recipe, heads)) * POOL_SHARE)
+    if recipe.members.how == "sample":
+        return pool
+    return max(pool, lost(recipe, heads)) if draws_where_two_coincide(recipe) else lost(recipe, heads)
+
+
+def draws_where_two_coincide(recipe: RunRecipe) -> bool:
+    """Has every member a ranking of its own, of which more heads may go than must?"""
+    return recipe.members.how == "calibration" and recipe.ranking.method == "taylor-global"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from hydra_ensembles.backbones.references import expand
@@ -20,7 +21,7 @@ from hydra_ensembles.fusion import Hydra, fuse
 from hydra_ensembles.heads import HeadRanking, HeadSet, Member, prune
 from hydra_ensembles.members import finetune, select_members
 from hydra_ensembles.members.checkpoint import is_first_process
-from hydra_ensembles.pipeline.budget import lost, may_go, ranked
+from hydra_ensembles.pipeline.budget import draws_where_two_coincide, lost, may_go, ranked
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.stage import StageError, Work, read_json
 from hydra_ensembles.pipeline.subjects import answering, one_of, subject
@@ -91,7 +92,7 @@ def choose_members(work: Work) -> None:
         members=members.number,
         how=members.how,
         trunk=members.shared,
-        pool=len(rankings[0]) if members.how == "sample" else members.pool,
+        pool=len(rankings[0]) if members.how == "sample" or draws_where_two_coincide(recipe) else members.pool,
         seed=recipe.seed,
         progress=work.progress,
         **more,
@@ -139,8 +140,8 @@ def fit_decisions(work: Work) -> None:
     others = _calibrating(work, hydra)
     if settings.temperature != "none":
         # Promises are exact only on rows that the temperature has not seen.
-        TemperatureScaler(hydra, on=settings.temperature).fit(_every_other(others, 0))
-        others = _every_other(others, 1)
+        on_these, others = _halves(others, work.recipe.seed)
+        TemperatureScaler(hydra, on=settings.temperature).fit(on_these)
     OODDetector(hydra, score=settings.score).fit(others, accept=settings.accept)
     ConformalSets(hydra, method=settings.sets).fit(others, coverage=settings.coverage)
     hydra.save(work.directory / "hydra")
@@ -150,7 +151,8 @@ def fit_temperature(name: str, work: Work) -> None:
     """A temperature of the base or of the members together, on the rows that the hydra's is fitted on."""
     model, settings = answering(name, work), work.recipe.decisions
     assert settings is not None
-    scaler = TemperatureScaler(model, on=settings.temperature).fit(_every_other(_calibrating(work, model), 0))
+    on_these, _ = _halves(_calibrating(work, model), work.recipe.seed)
+    scaler = TemperatureScaler(model, on=settings.temperature).fit(on_these)
     (work.directory / "fitted.json").write_text(json.dumps(scaler.fitted.to_json(), indent=1) + "\n")
 
 
@@ -160,9 +162,12 @@ def _calibrating(work: Work, model: Any) -> Answers:
     return answers(model, work.splits.batches(split, one_of(model)), digest=False, progress=work.progress)
 
 
-def _every_other(found: Answers, start: int) -> Answers:
+def _halves(found: Answers, seed: int) -> tuple[Answers, Answers]:
+    """Two halves, drawn: rows may come in an order of their labels, whatever it is."""
     assert found.labels is not None
-    return Answers(found.logits[start::2], found.labels[start::2])
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
+    first, second = (Answers(found.logits[half], found.labels[half]) for half in (order[0::2], order[1::2]))
+    return first, second
 
 
 def calibration_split(recipe: RunRecipe) -> str:

@@ -141,7 +141,11 @@ class MembersSection(Section):
         default=0,
         description="Leading blocks that all members share, with all their heads: a number, or a share, as 1/2.",
     )
-    pool: int | None = Field(default=None, ge=1, description="Of 'sample': how many heads of the ranking may go.")
+    pool: int | None = Field(
+        default=None,
+        ge=1,
+        description="Of 'sample', and of 'calibration' where two members coincide: how many heads of a ranking may go.",
+    )
 
     @property
     def kept(self) -> int:

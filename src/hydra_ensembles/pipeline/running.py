@@ -144,7 +144,7 @@ def run(
     if not all(one.kept.is_done for one in plan):
         check_fits(recipe, Splits(recipe.data, directory / "hashes.json"))
     done = _run(plan[: 1 + names.index(until)] if until else plan, recipe, directory, engine or Here(), told, progress)
-    _publish(directory, done)
+    _publish(directory, done, plan[names.index("results")].kept)
     return Run(directory, done)
 
 
@@ -195,7 +195,7 @@ def _work(one: Planned, recipe: RunRecipe, done: dict[str, Path], directory: Pat
         raise type(error)(f"stage '{stage.name}': {error}") from error
 
 
-def _publish(directory: Path, done: dict[str, Path]) -> None:
+def _publish(directory: Path, done: dict[str, Path], results: Kept) -> None:
     """Put the hydra, the evaluations and the results where a person looks for them; of a run cut short, what it has."""
     hydra = done.get("decisions") or done.get("fusion")
     stores = {} if hydra is None else {"hydra": hydra / "hydra"}
@@ -209,8 +209,13 @@ def _publish(directory: Path, done: dict[str, Path]) -> None:
             raise StoreError(f"{error}; delete {store.parent} and run again") from None
         for file in ("model.safetensors", "config.json"):
             _copy(store / file, directory / name / file)
+    figures = directory / "results.json"
     if "results" in done:
-        _copy(done["results"] / "results.json", directory / "results.json")
+        _copy(done["results"] / "results.json", figures)
+    elif figures.is_file():
+        current = results.directory / "results.json"
+        if not (results.is_done and filecmp.cmp(current, figures, shallow=False)):
+            figures.unlink(missing_ok=True)  # of another recipe, or of other data
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra_ensembles.pipeline.budget import draws_where_two_coincide
 from hydra_ensembles.pipeline.judging import evaluate_model, measure_costs, write_results
 from hydra_ensembles.pipeline.making import (
     calibration_split,
@@ -41,7 +42,9 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
         for name, work, more, reads in _rankings(recipe, chosen_with):
             # What is ranked beside it does not matter: one more objective leaves the circuits that are there.
             alone = recipe.ranking.model_dump(exclude={"objectives"}) | recipe.members.model_dump(exclude={"number"})
-            stages.append(Stage(name, work, {**alone, **more}, reads, base))
+            # Format 2: of more heads than a member loses.
+            format = 2 if draws_where_two_coincide(recipe) else 1
+            stages.append(Stage(name, work, {**alone, **more}, reads, base, format=format))
             rankings.append(name)
     stages.append(
         Stage(
@@ -63,13 +66,15 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
     after = {"base": base, "members": tuple(members), "hydra": ("fusion",)}
     if recipe.decisions is not None:
         reads = ("id_val",) if data.id_cal is None else ("id_cal",)
-        stages.append(Stage("decisions", fit_decisions, recipe.decisions.model_dump(), reads, ("fusion",)))
+        # Format 2: halves of the rows are drawn.
+        settings = recipe.decisions.model_dump()
+        stages.append(Stage("decisions", fit_decisions, settings, reads, ("fusion",), format=2))
         after["hydra"] = ("decisions",)
         # A hydra with a temperature is compared with models that have theirs, from the same rows.
         for model in ("base", "members"):
             if model in recipe.evaluation.models and recipe.decisions.temperature != "none":
                 name, settings = f"temperature-{model}", {"on": recipe.decisions.temperature}
-                stages.append(Stage(name, partial(fit_temperature, model), settings, reads, after[model]))
+                stages.append(Stage(name, partial(fit_temperature, model), settings, reads, after[model], format=2))
                 after[model] = (*after[model], name)
     tests = [name for name in Splits(data, Path()).references if name.startswith(("near/", "far/"))]
     for model in recipe.evaluation.models:

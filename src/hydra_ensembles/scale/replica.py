@@ -121,21 +121,22 @@ class Replica:
         """Take the new model once the directory is replaced; a broken one is left alone."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
+            stamp = self.stamp
             try:
                 stamp = stamp_of(self.reference)
                 if stamp == self.stamp:
                     continue
-                self.stamp = stamp
                 new = await asyncio.to_thread(Served, self.reference, self.device)
                 if new.kind != self.served.kind:
                     raise DataError(f"it takes {new.kind}s, the one that is served takes {self.served.kind}s")
             except HydraError as error:
+                self.stamp = stamp
                 log.error("the new model is not taken: %s", error)
             except Exception:  # whatever a damaged directory, or too little memory, brings: the next look may do better
                 log.exception("the new model is not taken")
             else:
                 log.info("model %s takes the place of %s", new.digest, self.served.digest)
-                self.served = new
+                self.stamp, self.served = stamp, new
 
 
 def stamp_of(reference: str) -> list[tuple[str, int, int]]:

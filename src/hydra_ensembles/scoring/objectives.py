@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hydra_ensembles.data.batches import known_labels
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.uncertainty import auroc, log_confidence, placements
 
@@ -61,7 +62,8 @@ def outcome(logits_ABC: Tensor, labels_B: Tensor | None, companions: Sequence[Te
     empty = confidence[:, :0]
     if labels_B is None:
         return Outcome(empty.bool(), empty, confidence)
-    return Outcome(log_probs.argmax(dim=-1) == labels_B, confidence, empty)
+    labels = known_labels(labels_B, log_probs.shape[-1], ScoringError)
+    return Outcome(log_probs.argmax(dim=-1) == labels, confidence, empty)
 
 
 def scores(objective: str, answers: Outcome) -> Tensor:

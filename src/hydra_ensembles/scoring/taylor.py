@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hydra_ensembles.backbones import Block, family_of
 from hydra_ensembles.backbones.attention import PackedQKV
 from hydra_ensembles.data import Batches, Data, as_batches
-from hydra_ensembles.data.batches import inputs_to
+from hydra_ensembles.data.batches import inputs_to, known_labels
 from hydra_ensembles.heads import Head, HeadRanking
 from hydra_ensembles.scoring.candidates import heads_in
 from hydra_ensembles.scoring.objectives import ScoringError
@@ -124,7 +124,8 @@ def mean_gradients(model: nn.Module, weights: list[Tensor], batches: Batches) ->
             if batch.labels is None:
                 raise ScoringError("Taylor scores need labels; give (inputs, labels)")
             logits = forward(model, inputs_to(batch.inputs, device))
-            loss = F.cross_entropy(logits, batch.labels.to(device), reduction="sum") / batches.num_rows
+            labels = known_labels(batch.labels, logits.shape[-1], ScoringError).to(device)
+            loss = F.cross_entropy(logits, labels, reduction="sum") / batches.num_rows
             for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
                 total[weight] += gradient
     return total

@@ -24,7 +24,7 @@ from hydra_ensembles.backbones import Backbone, family_of
 from hydra_ensembles.backbones.attention import PackedQKV
 from hydra_ensembles.backbones.surgery import channels_of
 from hydra_ensembles.data import Batches, Data, as_batches
-from hydra_ensembles.data.batches import inputs_to
+from hydra_ensembles.data.batches import inputs_to, known_labels
 from hydra_ensembles.evaluation.analyses.hessian import Diagonal, Losses, Moments, diagonal_samples, hessian_products
 from hydra_ensembles.evaluation.analyses.subject import AnalysisError, one_tower
 from hydra_ensembles.heads import Head, HeadSet, ablate
@@ -243,7 +243,8 @@ def _losses(model: nn.Module, batches: Batches) -> Losses:
             if batch.labels is None:
                 raise AnalysisError("a loss needs labels, of clean and of noisy inputs; give (inputs, labels)")
             logits = forward(model, inputs_to(batch.inputs, device))
-            yield F.cross_entropy(logits, batch.labels.to(device), reduction="sum") / batches.num_rows
+            labels = known_labels(batch.labels, logits.shape[-1], AnalysisError).to(device)
+            yield F.cross_entropy(logits, labels, reduction="sum") / batches.num_rows
 
     return parts
 
