@@ -150,7 +150,10 @@ class Model:
 
 @cache
 def classes_of(reference: str) -> tuple[str, ...]:
-    """Class names as words; of several names the first, or all where two classes share the first (ImageNet's)."""
+    """Class names as words; of several names the first, or all where two classes share the first (ImageNet's).
+
+    Two of ImageNet's have one name, "crane", the bird and the machine: no method can tell them apart by it.
+    """
     names = open_data(reference).classes
     assert names is not None, f"{reference} does not name its classes"
     firsts = [name.split(",")[0] for name in names]

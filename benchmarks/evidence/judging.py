@@ -99,6 +99,7 @@ def figures(networks: Networks, row: Row) -> dict[str, Any]:
         "members": val.logits.shape[1],
         "heads": row.heads,
         "kept": [networks.load(unit).heads.to_json() for unit in _pruned(networks, row)],
+        "drawn": _drawn_members(networks, row),
         "cost": cost.to_json(),
         "temperature": fitted.value,
         "validation": validation({name: _judged(one, None, detectors) for name, one in unseen.items()}),
@@ -166,6 +167,12 @@ def _pruned(networks: Networks, row: Row) -> list[str]:
         return list(row.members)
     alone = [part.replace(ANSWERS, "networks/") for part in row.parts]
     return [unit for unit in alone if unit in networks.units.units]
+
+
+def _drawn_members(networks: Networks, row: Row) -> list[int]:
+    """Members of a hydra whose heads were drawn, as their ranking gave those of another."""
+    chosen = {one for unit in row.members for one in networks.units.units[unit].after if one.startswith("heads/")}
+    return sorted({m for one in chosen for m in networks.units.done(one).get("drawn", [])})
 
 
 def _networks(networks: Networks, row: Row) -> list[str]:

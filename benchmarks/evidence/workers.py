@@ -24,8 +24,14 @@ def run(plans: Mapping[Units, Sequence[str]], workers: int, minutes: float | Non
     if is_worker():
         torch.set_num_threads(1)
         stop_at = float(os.environ[_WORKER])
+        failed = []
         for units, wanted in plans.items():
-            units.run(wanted, stop_at or None)
+            try:
+                units.run(wanted, stop_at or None)
+            except SystemExit as error:  # of this plan; the others go on
+                failed.append(str(error))
+        if failed:
+            raise SystemExit("; ".join(failed))
         return
     stop_at = 0.0 if minutes is None else time.time() + 60 * minutes
     environment = {**os.environ, _WORKER: str(stop_at), "OMP_NUM_THREADS": "1"}

@@ -141,12 +141,13 @@ def setting_of(name: str) -> Setting:
 
 
 def main() -> None:
-    options = asked(__doc__)
+    options, plans = asked(__doc__), {}
     for name in ARCHITECTURES:
         setting = setting_of(name)
         networks = Networks(setting, Units(setting.kept))
         wanted = [results_unit(networks, row(networks, method, 0)) for method in METHODS]
-        run({networks.units: [one for one in wanted if options.only in one]}, 2, options.minutes)
+        plans[networks.units] = [one for one in wanted if options.only in one]
+    run(plans, 2, options.minutes)
 
 
 if __name__ == "__main__":

@@ -56,8 +56,8 @@ def stronger() -> list[Claim]:
         for metric, ending in (("auroc", ""), (WITHOUT, ", without MNIST")):
             look = claimed(f"hydra (circuit), 24 heads minus {other}", metric, 1, margin=margin)
             found.append(Claim(f"{says}{ending}", "ours", "", look, CLAIMED))
-    says = "… at no more than 0.9 of the multiply-adds of DE(D)+"
-    found.append(Claim(says, "ours", "", lambda setting: cheap(setting, "hydra (circuit), 24 heads"), "summary"))
+    says, method = "… at no more than 0.9 of the multiply-adds of DE(D)+, with seed 0", "hydra (circuit), 24 heads"
+    found.append(Claim(says, "ours", "", lambda setting: cheap(setting, method, seeds=(0,)), "summary"))
     return found
 
 

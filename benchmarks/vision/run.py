@@ -100,7 +100,8 @@ COMPARED = {method for pair in (*PAIRS, *CLAIMS) for method in pair}
 def planned() -> tuple[Networks, list[str]]:
     """All units. Results files stay and networks may not, so what a network is for comes together.
 
-    First the rows of three seeds, seed by seed; then, from the networks of seed 0, all others.
+    First the rows of three seeds, seed by seed; then what is chosen, which a second run measures with all of them; and
+    from the networks of seed 0, all others.
     """
     networks = Networks(SETTING, Units(SETTING.kept))
 
@@ -132,6 +133,8 @@ def planned() -> tuple[Networks, list[str]]:
     wanted += [paired(networks, PAIRS, SEEDS)]
     wanted += rows_of(0, STRONGER)
     wanted += claimed(make(networks, 0, CIRCUIT) for make in VARIANTS)
+    wanted += rows_of(0, ["hydra (joint)"])
+    wanted += [choice(networks, IN_TABLE, VARIANTS), *chosen_rows(networks, IN_TABLE, VARIANTS, SEEDS)]
     wanted += claimed(
         claims.control_otherwise(networks, 0, method, "no smoothing", "plus-rough", **ROUGH)
         for method in ("single+", "DE(D)+")
@@ -141,14 +144,14 @@ def planned() -> tuple[Networks, list[str]]:
         for heads in ("Taylor", "random heads")
     )
     wanted += rows_of(0, [*ONE_SEED, *SETTING.more_methods])
-    wanted += [choice(networks, IN_TABLE, VARIANTS), *trunks_of(0)]
+    wanted += trunks_of(0)
     wanted += claimed(claims.swept(networks, in_table=(24,)))
     wanted += claimed([*claims.sources(networks, ("heads", "order", "none")), *claims.member_counts(networks)])
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "cifar100-test"), {FAR[1]: lambda m: shown(m, FAR[1])})]
     wanted += claimed(claims.trunks_without_training(networks))
-    return networks, [*wanted, *chosen_rows(networks, IN_TABLE, VARIANTS, SEEDS)]
+    return networks, wanted
 
 
 def planned_on_imagenet() -> tuple[Networks, list[str]]:

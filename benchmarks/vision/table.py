@@ -60,7 +60,8 @@ choose between two learning rates by validation NLL, once, with seed 0, and what
 every pruned member has the rate that is best for the control. LoRA, MIMO and Packed-Ensembles choose between higher
 ones; what trains all of one network (MC Dropout, BatchEnsemble) has the rate of `single`, DE-heads one of its own. Rows
 without label smoothing keep the rate that was chosen with it. Taylor scores at 30 heads are compared across layers (36
-heads cannot lose six layer by layer), at 24 within each layer. Circuits are searched on 1,000 + 1,000 validation images
+heads cannot lose six layer by layer), at 24 within each layer. Where two samples give the same heads, a member's are
+drawn from the first of its ranking{drawn}. Circuits are searched on 1,000 + 1,000 validation images
 (CIFAR-100 and Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and ViM have not. Known test images:
 CIFAR-100's 10,000{shared}. Unknown: near = CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over
 these four, unweighted, and once more without MNIST, which swings most between seeds. All sets are brought to 32
@@ -119,12 +120,14 @@ def page() -> str:
     shown = as_markdown(pictures(NAME, first, claims), PICTURES.name)
     spent = sum(read(name, "hours").get("hours", 0.0) for name in (NAME, IMAGENET))
     named = ", ".join(sorted({one for result in results.values() for one in result["asked_in"]}))
+    drawn = [f"{method}, seed {seed}" for (method, seed), result in sorted(results.items()) if result.get("drawn")]
     shared = [says for told in read(NAME, "protocol").get("seen", {}).values() for says in told]
     parts = [
         OPENING.format(
             hours=spent,
             answered=ANSWERED.get(named, ""),
             missing=missing(results),
+            drawn=f" ({'; '.join(drawn)})" if drawn else "",
             shared=f" (`results/vision/protocol.json`: {'; '.join(shared)})" if shared else "",
         )
     ]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from evidence import agreement, extras, judging, page, summary, timing, verdicts
+from evidence import agreement, extras, judging, page, summary, timing, verdicts, workers
 from evidence import claims as claimed
 from evidence import networks as made_networks
 from evidence.asking import ask_hydra
@@ -309,10 +309,8 @@ def test_a_variant_is_chosen_by_validation_figures_and_then_measured(networks):
     assert f"Chosen: {said['chosen']}" in shown
     ledger = {claim.says: claim.look("toy") for claim in verdicts.chosen({})}
     assert ledger["goal: it needs at most 0.9 of DE(D)+'s multiply-adds, every seed"].verdict == "undecided"  # of one
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verdicts, "SEEDS", (0,))
-        assert verdicts.cheap("toy", said["chosen"]).verdict == "holds"
-        assert verdicts.cheap("toy", said["chosen"], most=0.1).verdict == "does not hold here"
+    assert verdicts.cheap("toy", said["chosen"], seeds=(0,)).verdict == "holds"
+    assert verdicts.cheap("toy", said["chosen"], most=0.1, seeds=(0,)).verdict == "does not hold here"
     assert ledger["goal: it is above its control, as many random heads, in AUROC"] is not None
     assert ledger["goal: it is above single+ in AUROC"] is None  # not compared here
 
@@ -461,6 +459,24 @@ def test_a_unit_that_fails_stays_to_be_done_and_does_not_stop_others(tmp_path):
     time.sleep(0.01)  # a new run begins after the old one failed
     units.run(["after", "other"])
     assert done == ["other", "after"]
+
+
+def test_a_plan_that_fails_does_not_keep_another_from_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setenv("HYDRA_EVIDENCE_WORKER", "0")
+    first, second, done = Units(tmp_path / "first"), Units(tmp_path / "second"), []
+
+    def fail(place):
+        raise ValueError("broken")
+
+    first.add("one", fail)
+    second.add("other", lambda place: done.append("other"))
+    threads = torch.get_num_threads()
+    try:
+        with pytest.raises(SystemExit, match=r"one; failed\.txt says why"):
+            workers.run({first: ["one"], second: ["other"]}, 1, None)
+    finally:
+        torch.set_num_threads(threads)
+    assert done == ["other"]
 
 
 def test_latency_needs_no_trained_network_and_times_a_hydra_without_a_trunk(networks, tmp_path):
