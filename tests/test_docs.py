@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     "README.md",
@@ -43,7 +45,9 @@ def test_python_runs_as_written(page, repository, tmp_path):
     snippets = blocks((repository / page).read_text(), "python")
     assert snippets
     for snippet in snippets:
-        subprocess.run([sys.executable, "-c", snippet], check=True, cwd=tmp_path, capture_output=True, timeout=120)
+        subprocess.run(
+            [sys.executable, "-c", snippet], check=True, cwd=tmp_path, capture_output=True, timeout=PATIENCE_S
+        )
 
 
 def test_the_reference_has_every_public_name_and_its_examples_run(repository, tmp_path):
@@ -56,7 +60,7 @@ def test_the_reference_has_every_public_name_and_its_examples_run(repository, tm
         assert f"\n::: hydra_ensembles.{name}\n" in page, name
         assert re.search(rf"\b{name}\b", code), name
         assert name in dir(hydra_ensembles)  # what an editor offers before anything is imported
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, timeout=PATIENCE_S)
 
 
 def test_get_started_runs_as_written(repository, tmp_path):
@@ -76,7 +80,7 @@ def test_get_started_runs_as_written(repository, tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 NOTEBOOKS = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
 
@@ -33,7 +35,7 @@ def run(place, script, *arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -51,7 +53,7 @@ def test_a_notebook_runs_as_it_is(name, place):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     book = nbformat.read(place / name, as_version=4)
     nbformat.validate(book)
-    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(place)}}).execute()
+    nbclient.NotebookClient(book, timeout=PATIENCE_S, resources={"metadata": {"path": str(place)}}).execute()
     printed = [out["text"] for cell in book.cells for out in cell.get("outputs", ()) if out["output_type"] == "stream"]
     assert printed
 

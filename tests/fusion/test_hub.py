@@ -11,6 +11,7 @@ from fake_hub import fake_hub
 from families import BY_NAME, model_of
 from hydra_ensembles import HeadSet, Hydra, fuse, prune
 from hydra_ensembles.store import StoreError
+from patience import PATIENCE_S
 
 PUSH = """
 import sys
@@ -33,7 +34,7 @@ def run(script, address, home, *arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

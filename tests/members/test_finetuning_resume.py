@@ -17,6 +17,7 @@ from hydra_ensembles.members.parallel import finetune_members
 from hydra_ensembles.members.rates import choose_learning_rate
 from hydra_ensembles.members.recipes import FineTuningError
 from members.training import QUICK, labelled, member_of, plain_of, same
+from patience import PATIENCE_S
 
 # Three steps an epoch; the best weights are not the last.
 RECIPE = replace(QUICK, steps=14, evaluate_every=2, stop_on="nll", keep="best", clip_norm=1.0, weight_decay=0.01)
@@ -45,7 +46,7 @@ def test_a_killed_and_resumed_training_equals_an_undisturbed_one(step, tmp_path,
         [sys.executable, "-c", KILLED, str(tmp_path / "scratch"), str(step)],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         text=True,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -28,6 +28,7 @@ from hydra_ensembles.pipeline.stage import Kept, Stage, StageError
 from hydra_ensembles.pipeline.stages import stages_of
 from hydra_ensembles.store import StoreError, tensors_digest
 from kitchen import CLASSES, NULL, RECIPE, SETS, pictures, write_folders
+from patience import PATIENCE_S
 from tiny_sets import png
 
 STAGES = ["base", "ranking-acc", "ranking-avg", "members", "member-0", "member-1", "fusion", "decisions",
@@ -287,7 +288,7 @@ def test_a_run_killed_in_any_stage_goes_on_to_the_same_result(finished, kitchen,
 
     child = multiprocessing.get_context("fork").Process(target=killed_run)
     child.start()
-    child.join(timeout=120)
+    child.join(timeout=PATIENCE_S)
     if moment != "in the middle":  # a timer may ring after a quick stage is over
         assert child.exitcode == -signal.SIGKILL
         assert not (out / "stages" / undisturbed.stages[stage].name / "provenance.json").exists()
