@@ -31,7 +31,6 @@ from hydra_ensembles.scale.logs import JsonLines
 from hydra_ensembles.scale.replica import Replica, Served, stamp_of
 from hydra_ensembles.store.whole import draft_of
 from hydra_ensembles.uncertainty import Fitted
-from patience import PATIENCE_S
 from tiny_sets import IMAGE, png
 
 LIMITS = Limits(body_bytes=50_000, pixels=100_000, characters=200, waiting=4, body_seconds=1.0, answer_seconds=2.0)
@@ -93,7 +92,7 @@ def running(app):
 
 
 def post(address, body, media="image/png", path="/predict", **headers):
-    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(address, timeout=20)
     connection.request("POST" if body is not None else "GET", path, body, {"Content-Type": media, **headers})
     response = connection.getresponse()
     content = response.read()
@@ -255,7 +254,7 @@ def test_slow_clients_are_not_waited_for_after_an_answer(token, status, monkeypa
 def test_a_connection_is_kept_between_requests(monkeypatch):
     monkeypatch.setattr(serving, "HEADER_SECONDS", 0.2)
     with running(front(quick, "image", limits=LIMITS)) as address:
-        connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(address, timeout=20)
         sockets = set()
         for _ in range(3):
             connection.request("POST", "/predict", picture(), {"Content-Type": "image/png"})

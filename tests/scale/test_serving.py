@@ -18,7 +18,6 @@ from deciding import NAMES, hydra_of
 from hydra_ensembles.scale import serving
 from hydra_ensembles.scale.cluster import ScaleError
 from hydra_ensembles.scale.replica import Served
-from patience import PATIENCE_S
 from ray_workers import workers_named
 from tiny_sets import IMAGE, png
 
@@ -39,7 +38,7 @@ def hydra(tmp_path_factory):
 
 
 def ask(address, body):
-    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(address, timeout=60)
     connection.request("POST", "/predict", body, {"Content-Type": "image/png"})
     response = connection.getresponse()
     content = response.read()
