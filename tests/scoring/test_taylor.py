@@ -78,6 +78,18 @@ def test_every_family_scores_by_the_definition(case):
             assert found[tower, layer, head] == pytest.approx(expected.item(), rel=1e-8, abs=1e-15)
 
 
+@pytest.mark.parametrize("name", ["timm", "open_clip"])
+def test_one_layer_alone_has_the_scores_it_has_among_all(name):
+    model = classifier_of(name) if name == "open_clip" else model_of(name)
+    data = as_batches((images(6), torch.tensor([0, 1, 2] * 2)), batch_size=3)
+    scores = taylor_scores(Working(model), data)
+    places = dict.fromkeys((head.tower, head.layer) for head in scores)
+    assert len(places) == 3 * (2 if name == "open_clip" else 1)
+    for place in places:
+        alone = taylor_scores(Working(model), data, place)
+        assert alone == {head: score for head, score in scores.items() if (head.tower, head.layer) == place}
+
+
 def test_batches_do_not_change_the_mean_gradient():
     case = CASES[0]
     model = copy.deepcopy(model_of(case.name)).double()

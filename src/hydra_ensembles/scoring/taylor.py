@@ -72,7 +72,7 @@ def taylor_ranking(
             heads = [head for head in chosen if (head.tower, head.layer) == (tower, layer)]
             if not 1 <= remove <= len(heads):
                 raise ScoringError(f"remove={remove}: layer {layer} of tower '{tower}' has {len(heads)} heads")
-            by_head = taylor_scores(working, batches)
+            by_head = taylor_scores(working, batches, (tower, layer))
             least = _least(heads, by_head, remove)
             removed += [(head, by_head[head]) for head in least]
             working.remove(least)
@@ -85,18 +85,17 @@ def taylor_ranking(
     )
 
 
-def taylor_scores(working: Working, batches: Batches) -> dict[Head, float]:
-    """The score of every head that is left."""
-    weights = {
-        (tower, layer): _query_key_value(block)
+def taylor_scores(working: Working, batches: Batches, only: tuple[str, int] | None = None) -> dict[Head, float]:
+    """The score of every head that is left, or of those in one (tower, layer): gradients then go back no further."""
+    blocks = [
+        (tower, layer, block)
         for tower, layer, block in working.backbone.blocks()
-        if block.attention.num_heads
-    }
+        if block.attention.num_heads and only in (None, (tower, layer))
+    ]
+    weights = {(tower, layer): _query_key_value(block) for tower, layer, block in blocks}
     gradients = mean_gradients(working.model, [w for part in weights.values() for w in part], batches)
     by_head: dict[Head, float] = {}
-    for tower, layer, block in working.backbone.blocks():
-        if not block.attention.num_heads:
-            continue
+    for tower, layer, block in blocks:
         H, K = block.attention.num_heads, block.attention.head_dim
         products = [(w.detach() * gradients[w]).abs() for w in weights[tower, layer]]
         if len(products) == 1:  # queries, keys and values are rows of one matrix
