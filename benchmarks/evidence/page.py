@@ -99,7 +99,7 @@ def choice_table(found: Mapping[str, Any]) -> Table:
     chosen = (
         f"Chosen: {found['chosen']}; best score for it: {found['score']}." if found["chosen"] else "None is chosen."
     )
-    caption = f"Validation rows that no search has seen, seed 0. {chosen} The rule is in `evidence/choosing.py`."
+    caption = f"Validation rows that no search has seen, seed 0. {chosen} The rule is in evidence/choosing.py."
     return Table(columns, rows, title="Changes of the recipe, judged on validation data", caption=caption)
 
 
