@@ -122,6 +122,13 @@ def test_several_seeds_show_their_spread_and_a_row_with_other_seeds_says_so():
     assert table.markdown().endswith("\n\n± standard deviation over 3 seeds; † one seed; ‡ 2 seeds")
 
 
+def test_the_sign_is_of_rows_with_fewer_seeds_even_where_they_are_the_most():
+    rows = [Row(name, {"accuracy": Figure(0.8)}) for name in ("a", "b")]
+    table = Table([ACCURACY], [*rows, Row("c", {"accuracy": Figure(0.9, 0.01, seeds=3)}), Row("d", {})])
+    assert column_of(table, 0) == ["a †", "b †", "c", "d"]
+    assert table.notes == ["± standard deviation over 3 seeds", "† one seed"]
+
+
 def test_one_seed_everywhere_needs_no_note():
     assert one_column(ACCURACY, 0.9, 0.8).notes == []
 

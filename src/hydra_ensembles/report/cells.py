@@ -1,7 +1,6 @@
 """What a table is made of: columns, rows and figures, how a figure is shown, and which ones are the best."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
@@ -119,18 +118,15 @@ def shown_rows(columns: Sequence[Column], rows: Sequence[Row], across: bool) -> 
 
 
 def seeds_notes(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """A sign for each row whose number of seeds is not the usual one (else ""), and what the signs mean."""
+    """A sign for each row that has fewer seeds than others (else ""), and what the signs mean."""
     seeds = [max((cell.seeds for cell in row.cells.values() if isinstance(cell, Figure)), default=0) for row in rows]
-    counted = Counter(number for number in seeds if number)
-    if not counted:
-        return [""] * len(rows), []
-    usual = max(counted, key=lambda number: (counted[number], number))
-    others = list(dict.fromkeys(number for number in seeds if number not in (0, usual)))
-    signs = {number: "†‡§¶"[place % 4] * (place // 4 + 1) for place, number in enumerate(others)}
+    most = max(seeds, default=0)
+    fewer = list(dict.fromkeys(number for number in seeds if number not in (0, most)))
+    signs = {number: "†‡§¶"[place % 4] * (place // 4 + 1) for place, number in enumerate(fewer)}
     has_spread = any(
         isinstance(c, Figure) and c.seeds > 1 and c.std is not None for r in rows for c in r.cells.values()
     )
-    notes = [f"{'± standard deviation' if has_spread else 'means'} over {usual} seeds"] if usual > 1 else []
+    notes = [f"{'± standard deviation' if has_spread else 'means'} over {most} seeds"] if most > 1 else []
     notes += [f"{sign} {'one seed' if number == 1 else f'{number} seeds'}" for number, sign in signs.items()]
     return [signs.get(number, "") for number in seeds], notes
 
