@@ -146,8 +146,8 @@ SETTING = Setting(
     rates=(2e-4, 4e-4),
     rates_of={
         "lora": (1e-3, 4e-3),
-        "packedensembles": (4e-4, 1e-3),
-        "mimo": (4e-4, 1e-3),
+        "packedensembles": (2e-4, 4e-4, 1e-3),
+        "mimo": (2e-4, 4e-4, 1e-3),
         "classifier": (4e-4,),
         **dict.fromkeys(("batchensemble", "dropout", "fresh24", "fresh-random24"), (2e-4,)),
     },

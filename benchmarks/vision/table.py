@@ -57,15 +57,15 @@ CIFAR-100 at 96 pixels. Members keep 30 of 36 heads (rows that say so, 24) and a
 paper's D.2 says (SGD, last five blocks, label smoothing 0.1; but the classifier is not set to zero first), and so are
 the controls: `single+` and `DE(D)+` are `single` and `DE(D)` after the same second training. `single` and `single+`
 choose between two learning rates by validation NLL, once, with seed 0, and what is trained as they are takes theirs:
-every pruned member has the rate that is best for the control. LoRA, MIMO and Packed-Ensembles choose between higher
-ones; what trains all of one network (MC Dropout, BatchEnsemble) has the rate of `single`, DE-heads one of its own. Rows
-without label smoothing keep the rate that was chosen with it. Taylor scores at 30 heads are compared across layers (36
-heads cannot lose six layer by layer), at 24 within each layer. Where two samples give the same heads, a member's are
-drawn from the first of its ranking{drawn}. Circuits are searched on 1,000 + 1,000 validation images
-(CIFAR-100 and Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and ViM have not. Known test images:
-CIFAR-100's 10,000{shared}. Unknown: near = CIFAR-10; far = textures, MNIST, Fashion-MNIST; the average is over
-these four, unweighted, and once more without MNIST, which swings most between seeds. All sets are brought to 32
-pixels first.
+every pruned member has the rate that is best for the control. MIMO and Packed-Ensembles choose between those of
+`single` and a higher one, LoRA between higher ones; what trains all of one network (MC Dropout, BatchEnsemble) has the
+rate of `single`, DE-heads one of its own. Rows without label smoothing keep the rate that was chosen with it. Taylor
+scores at 30 heads are compared across layers (36 heads cannot lose six layer by layer), at 24 within each layer. Where
+two samples give the same heads, a member's are drawn from the first of its ranking{drawn}. Circuits are searched on
+1,000 + 1,000 validation images (CIFAR-100 and Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and
+ViM have not. Known test images: CIFAR-100's 10,000{shared}. Unknown: near = CIFAR-10; far = textures, MNIST,
+Fashion-MNIST; the average is over these four, unweighted, and once more without MNIST, which swings most between seeds.
+All sets are brought to 32 pixels first.
 Scores are MSP unless said. {answered} Multiply-adds are counted with full last blocks. The second training leaves the
 first seven blocks as they are, so members share those first blocks in which they keep the same heads, and fusing finds
 them: that is why a hydra with 30 heads may cost less than one with 24, and why cost depends on the seed. Times are
