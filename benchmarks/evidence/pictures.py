@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +18,8 @@ from provenance import RESULTS
 
 METRICS = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95 (lower is better)", "aupr": "AUPR"}
 COSTS = "cost.png"
+LABEL_WIDTH = 32
+"""Characters of a line beside the figure of costs, which leave it most of its width."""
 Pictures: TypeAlias = Mapping[str, tuple[str, Callable[[], Any]]]
 """By file name, a title and what draws it."""
 FILLS = ("full", "none", "left", "top")
@@ -102,7 +105,7 @@ def draw_costs(methods: Mapping[str, Any], drawn: Mapping[str, tuple[float, floa
             panel.plot([cost, cost], drawn[name], color=style.colour, linewidth=0.6)
         dot: dict[str, Any] = {"color": style.colour, "marker": style.marker, "ms": 7, "ls": ""}
         dot |= {"fillstyle": FILLS[place // len(MARKERS) % len(FILLS)], "markerfacecoloralt": "none"}
-        panel.plot([cost], [quality["mean"]], label=name, **dot)
+        panel.plot([cost], [quality["mean"]], label=fill(name, LABEL_WIDTH), **dot)
     panel.set_xscale("log")
     ticks = [1, 2, 3, 5, 10]
     panel.set_xticks(ticks, [f"{tick}x" for tick in ticks])
