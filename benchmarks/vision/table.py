@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from command_line import words
 from evidence.methods import SEEDS, SEEDS_OF
 from evidence.page import (
-    METHODS,
     choice_table,
     claims_of,
     claims_table,
@@ -57,15 +56,17 @@ CIFAR-100 at 96 pixels. Members keep 30 of 36 heads (rows that say so, 24) and a
 paper's D.2 says (SGD, last five blocks, label smoothing 0.1; but the classifier is not set to zero first), and so are
 the controls: `single+` and `DE(D)+` are `single` and `DE(D)` after the same second training. `single` and `single+`
 choose between two learning rates by validation NLL, once, with seed 0, and what is trained as they are takes theirs:
-every pruned member has the rate that is best for the control. MIMO and Packed-Ensembles choose between those of
-`single` and a higher one, LoRA between higher ones; what trains all of one network (MC Dropout, BatchEnsemble) has the
-rate of `single`, DE-heads one of its own. Rows without label smoothing keep the rate that was chosen with it. Taylor
-scores at 30 heads are compared across layers (36 heads cannot lose six layer by layer), at 24 within each layer. Where
-two samples give the same heads, a member's are drawn from the first of its ranking{drawn}. Circuits are searched on
-1,000 + 1,000 validation images (CIFAR-100 and Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and
-ViM have not. Known test images: CIFAR-100's 10,000{shared}. Unknown: near = CIFAR-10; far = textures, MNIST,
-Fashion-MNIST; the average is over these four, unweighted, and once more without MNIST, which swings most between seeds.
-All sets are brought to 32 pixels first.
+every pruned member has the rate that is best for the control. Members `from pre-trained` have heads that are searched
+in the trained network, but start from the pre-trained one and are trained once, as `single` is; `grouped` keeps every
+member's own MLPs instead of averaging them. MIMO and Packed-Ensembles choose between those of `single` and a higher
+one, LoRA between higher ones; what trains all of one network (MC Dropout, BatchEnsemble) has the rate of `single`,
+DE-heads one of its own. Rows without label smoothing keep the rate that was chosen with it. Taylor scores at 30 heads
+are compared across layers (36 heads cannot lose six layer by layer), at 24 within each layer. Where two samples give
+the same heads, a member's are drawn from the first of its ranking{drawn}. Circuits are searched on 1,000 + 1,000
+validation images (CIFAR-100 and Tiny-ImageNet), so they have seen unknown images; KNN, Mahalanobis and ViM have not.
+Known test images: CIFAR-100's 10,000{shared}. Unknown: near = CIFAR-10; far = textures, MNIST, Fashion-MNIST; the
+average is over these four, unweighted, and once more without MNIST, which swings most between seeds. All sets are
+brought to 32 pixels first.
 Scores are MSP unless said. {answered} Multiply-adds are counted with full last blocks. The second training leaves the
 first seven blocks as they are, so members share those first blocks in which they keep the same heads, and fusing finds
 them: that is why a hydra with 30 heads may cost less than one with 24, and why cost depends on the seed. Times are
@@ -98,14 +99,18 @@ results file says in which. What the difference makes in answers is in `results/
 """By the precisions that results files name."""
 
 
+def results_shown() -> dict[tuple[str, int], dict[str, Any]]:
+    """Results of the first tables: the methods, and what was chosen and its control once these have all seeds."""
+    claimed, chosen = results_of(f"{NAME}/claims"), read(NAME, "chosen")
+    several = {chosen.get(key) for key in ("chosen", "control") if (chosen.get(key), SEEDS[-1]) in claimed}
+    return results_of(NAME) | {key: found for key, found in claimed.items() if key[0] in several}
+
+
 def summaries() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The table, the claims, and the claims on ImageNet images."""
     results, latency = results_of(NAME), read(NAME, "latency").get("ratios", {})
-    claimed, chosen = results_of(f"{NAME}/claims"), read(NAME, "chosen")
-    # What was chosen, and its control, have all seeds once they are measured.
-    several = {chosen.get(key) for key in ("chosen", "control") if (chosen.get(key), SEEDS[-1]) in claimed}
-    shown = results | {key: found for key, found in claimed.items() if key[0] in several}
-    first = ordered(summary_of(shown, COLUMN, SETTING.groups, latency, averages=SETTING.averages))
+    claimed = results_of(f"{NAME}/claims")
+    first = ordered(summary_of(results_shown(), COLUMN, SETTING.groups, latency, averages=SETTING.averages))
     every = first_seed(claimed | results)
     claims = summary_of(every, COLUMN, SETTING.groups, {}, averages=SETTING.averages)
     on_imagenet = results_of(IMAGENET) | results_of(f"{IMAGENET}/claims")
@@ -139,7 +144,7 @@ def page() -> str:
     if found := read(NAME, "chosen"):
         parts += [choice_table(found).markdown()]
     parts += [paper_table(16, first).markdown(), sets_table(first, (*NEAR, *FAR), "AUROC by unknown set").markdown()]
-    parts += [score_table(results, COLUMN, METHODS).markdown(), tempered_table(first).markdown()]
+    parts += [score_table(results_shown(), COLUMN, list(first["methods"])).markdown(), tempered_table(first).markdown()]
     if shifts := shifts_of(NAME):
         for metric, title in (
             ("accuracy", "Corrupted images: accuracy (Table 13)"),
