@@ -46,14 +46,14 @@ def pictures(setting: str, summary: Mapping[str, Any], claims: Mapping[str, Any]
 
 
 def sweeps(claims: Mapping[str, Any], suffix: str = "", where: str = "") -> Pictures:
-    """Figures 5 and 6, where there are rows for them; file names end in `suffix`, titles in `where`."""
+    """Figures 5 and 6, where there are rows for a line; file names end in `suffix`, titles in `where`."""
     swept, single = swept_heads(claims["methods"]), claims["methods"].get("single", {})
     found: dict[str, tuple[str, Callable[[], Any]]] = {}
     for name, trained, title in (
         (f"figure-5{suffix}.png", False, f"Heads kept, nothing trained (Figure 5){where}"),
         (f"figure-6{suffix}.png", True, f"Heads kept, trained after pruning (Figure 6){where}"),
     ):
-        lines = {method: points[trained] for method, points in swept.items() if points[trained]}
+        lines = {method: points[trained] for method, points in swept.items() if len(points[trained]) > 1}
         if lines:
             found[name] = title, partial(draw_sweep, lines, single)
     return found
