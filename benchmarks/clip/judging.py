@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clip.methods import Method, Networks, by_tower
+from clip.methods import WHOLE, Method, Networks, by_tower
 from clip.setting import WRITTEN
-from evidence.asking import KNOWN_VAL, UNKNOWN_VAL
-from evidence.judging import validation
+from evidence.asking import KNOWN_VAL
 from evidence.methods import file_name
 from hydra_ensembles import HeadSet
 from hydra_ensembles.evaluation import Answers, Evaluation
@@ -68,7 +67,7 @@ def figures(networks: Networks, method: Method, seed: int, asked: Mapping[str, s
         rows = {ID_TEST: judged(logits, labels, plain)}
         rows |= {name: _unknown(said[column][name], plain) for name in about.unknown}
         groups = {"shifts": [], "near": list(about.near), "far": list(about.far)}
-        evaluation = evaluations[column] = Evaluation(rows, groups, resamples=task.sizes.resamples)
+        evaluation = evaluations[column] = Evaluation(rows, groups, resamples=0)
         columns[column] = {
             "answers": evaluation.figures["answers"][ID_TEST],
             "tempered": answer_metrics(judged(logits, labels, fitted)),
@@ -76,8 +75,6 @@ def figures(networks: Networks, method: Method, seed: int, asked: Mapping[str, s
             "ood": {part[4:]: sets for part, sets in evaluation.figures.items() if part.startswith("ood/")},
             "apart": {},
         }
-    looked_at = {KNOWN_VAL: judged(val.logits, val.labels, plain)}
-    looked_at[UNKNOWN_VAL] = _unknown(said[task.first][UNKNOWN_VAL], plain)
     return {
         "method": method.name,
         "seed": seed,
@@ -85,8 +82,8 @@ def figures(networks: Networks, method: Method, seed: int, asked: Mapping[str, s
         "heads": _heads(networks, method, seed),
         "cost": networks.cost(method.kind, seed).to_json(),
         "temperature": fitted.value,
-        "removed": _removed(networks, method, seed),
-        "validation": validation(looked_at),
+        "kept": [heads.to_json() for heads in _kept(networks, method, seed)],
+        "removed": [by_tower(set(heads.full()) - set(heads)) for heads in _kept(networks, method, seed)],
         "columns": columns,
         "networks": {unit: networks.units.done(unit) for unit in networks.trained(seed)},
         "evaluations": evaluations,
@@ -99,7 +96,7 @@ def of_column(networks: Networks, unit: str, column: str, kind: str) -> dict[str
     together = (column,) if kind == "errors" else next(group for group in task.asked.values() if column in group)
     start = len(task.classes(*together[: together.index(column)]))
     chosen = slice(start, start + len(task.classes(column)))
-    wanted = {about.known, *about.unknown, *((KNOWN_VAL, UNKNOWN_VAL) if column == task.first else ())}
+    wanted = {about.known, *about.unknown, *((KNOWN_VAL,) if column == task.first else ())}
     return {
         name: Answers(
             found.logits[..., chosen],
@@ -116,21 +113,12 @@ def _unknown(found: Answers, temperature: Temperature | None) -> Judged:
     return judged(found.logits, None, temperature)
 
 
-def _has_heads(method: Method) -> bool:
-    return method.kind not in ("single", "laplace", "errors")
+def _kept(networks: Networks, method: Method, seed: int) -> list[HeadSet]:
+    """The heads of each pruned member."""
+    return [] if method.kind in WHOLE else networks.head_sets(method.kind, seed)
 
 
 def _heads(networks: Networks, method: Method, seed: int) -> str:
     """Kept in both towers, times members."""
-    if not _has_heads(method):
-        return str(len(HeadSet.all(networks.classifier(seed))))
-    sets = networks.head_sets(method.kind, seed)
+    sets = _kept(networks, method, seed) or [HeadSet.all(networks.classifier(seed))]
     return str(len(sets[0])) if len(sets) == 1 else f"{len(sets[0])}x{len(sets)}"
-
-
-def _removed(networks: Networks, method: Method, seed: int) -> list[dict[str, int]]:
-    """Of each member, how many heads of each tower are gone."""
-    if not _has_heads(method):
-        return []
-    sets = networks.head_sets(method.kind, seed)
-    return [by_tower([head for head in one.full() if head not in set(one)]) for one in sets]

@@ -4,7 +4,7 @@ Nothing is trained after the two towers have been; the error predictor alone has
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from clip.task import Model, Task
+from evidence.journals import with_journal
 from evidence.networks import OBJECTIVES
 from evidence.units import Units
 from hydra_ensembles import (
@@ -28,9 +29,12 @@ from hydra_ensembles.baselines import ErrorPredictor, LastLayerLaplace
 from hydra_ensembles.evaluation import answers
 from hydra_ensembles.evaluation.analyses import taylor_map
 from hydra_ensembles.evaluation.costs import network_cost
+from hydra_ensembles.heads import Head
 from hydra_ensembles.heads.cost import Cost
 
 VISION, BOTH, TAYLOR_VISION = "vision", "both", "taylor-vision"
+WHOLE = ("single", "laplace", "errors")
+"""Kinds that keep all heads."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Networks:
 
     units: Units
     task: Task
+    journals: Path
+    """Where those of searches are left, for other checkouts."""
     weights: str | None = None
     """A directory with a two-tower model; None: one is trained here for each seed."""
 
@@ -99,30 +105,42 @@ class Networks:
         def work(place: Path) -> Mapping[str, Any]:
             model = self.classifier(seed)
             known, unknown = self.task.searched(model)
-            found = circuit_ranking(
-                model,
-                known,
-                None if objective == "acc" else unknown,
-                objective,
-                self.removed_of(model) + self.task.more,
-                search="lazy",
-                towers=towers,
-                journal=place / "journal.jsonl",
-                progress=False,
-            )
+
+            def search(journal: Path) -> HeadRanking:
+                return circuit_ranking(
+                    model,
+                    known,
+                    None if objective == "acc" else unknown,
+                    objective,
+                    self.removed_of(model) + self.task.more,
+                    search="lazy",
+                    towers=towers,
+                    journal=journal,
+                    progress=False,
+                )
+
+            found = with_journal(place, self.journals / name, search)
             found.save(place / "ranking.json")
             return {"start_score": found.start_score, "last_score": found.scores[-1], **by_tower(found.removed)}
 
-        return self.units.add(f"rankings/{objective}-{towers}-{seed}", work, self.trained(seed))
+        name = f"{objective}-{towers}-{seed}"
+        return self.units.add(f"rankings/{name}", work, self.trained(seed))
 
     def taylor(self, seed: int, kind: str) -> str:
-        """Taylor scores on training images: of the image tower (the paper), or of both, each by its mean (ours)."""
+        """Taylor scores on training images: of the image tower (the paper), or of both, each by its mean (ours).
+
+        The paper takes as many heads from every layer, which is done where their number can be shared out so.
+        """
 
         def work(place: Path) -> Mapping[str, Any]:
             model = self.classifier(seed)
-            how: dict[str, Any] = {"towers": VISION} if kind == TAYLOR_VISION else {"by_tower": True}
             remove, data = self.removed_of(model), self.task.calibration(model)
-            found = taylor_ranking(model, data, remove, scope="global", **how)
+            how: dict[str, Any] = {"scope": "global", "remove": remove}
+            how |= {"towers": VISION} if kind == TAYLOR_VISION else {"by_tower": True}
+            each, rest = divmod(remove, len(HeadSet.all(model)[VISION]))
+            if kind == TAYLOR_VISION and not rest:
+                how |= {"scope": "layer", "remove": each}
+            found = taylor_ranking(model, data, **how)
             found.save(place / "ranking.json")
             return by_tower(found.removed)
 
@@ -166,7 +184,7 @@ class Networks:
 
     def asked(self, kind: str, seed: int) -> dict[str, str]:
         """By column, the unit with a network's answers to its sets."""
-        after = self.trained(seed) if kind in ("single", "laplace", "errors") else (self.heads(kind, seed),)
+        after = self.trained(seed) if kind in WHOLE else (self.heads(kind, seed),)
         # An error predictor knows the classes of one column, and cannot be asked about two at once.
         alone = {name: (name,) for name, column in self.task.columns.items() if column.validation is not None}
         groups = alone if kind == "errors" else self.task.asked
@@ -220,6 +238,6 @@ class Networks:
         return method
 
 
-def by_tower(heads: Sequence[Any]) -> dict[str, int]:
+def by_tower(heads: Collection[Head]) -> dict[str, int]:
     """How many heads of each tower."""
     return {tower: sum(head.tower == tower for head in heads) for tower in ("vision", "text")}

@@ -10,8 +10,8 @@ in that of transformers.
 Weights and data of this size could not be had where this was written: it is tried with small sets only.
 
 Not as in the paper: hydras whose image tower alone is pruned have circuits from ImageNet too, not from CIFAR-100 beside
-it, and there is no fine-tuning on LAION, so that Tables 27 and 28 have three rows of their four. Taylor removes 24
-heads of the image tower wherever they count least. The error predictor and the Laplace approximation are ours.
+it, and there is no fine-tuning on LAION, so that Tables 27 and 28 have three rows of their four. The error predictor
+and the Laplace approximation are ours.
 """
 
 import sys
@@ -79,7 +79,7 @@ TASK = Task(
     train=vision("ImageNet:train"),
     known_val=vision("ImageNet:train"),
     unknown_val="${OPENOOD}/openimage_o",
-    sizes=Sizes(searched=1000, calibration=1024, fitted=5000, most=50000, resamples=1000),
+    sizes=Sizes(searched=1000, calibration=1024, fitted=5000, most=50000),
     more=6,
 )
 
@@ -133,7 +133,7 @@ def main() -> None:
     if not options.tables:
         if options.weights is None:
             raise SystemExit("give --weights DIR, --weights NAME:TAG, or --tables")
-        networks = Networks(Units(KEPT / FOLDER), TASK, options.weights)
+        networks = Networks(Units(KEPT / FOLDER), TASK, WRITTEN / FOLDER / "journals", options.weights)
         wanted = [results_unit(networks, method, 0, FOLDER) for method in ALL]
         run({networks.units: [one for one in wanted if options.only in one]}, 2, options.minutes)
         if is_worker():

@@ -6,7 +6,7 @@ Writes results/clip/*.json. Two workers with one thread each; models, rankings a
 
 With `--weights DIR` nothing is trained: the same is done to a two-tower model in DIR, in open_clip's format or in that
 of transformers, or to open_clip's NAME with its pre-trained weights TAG, with one seed; results are in
-results/clip-DIR or results/clip-NAME-TAG.
+results/clip-DIR-HASH, where HASH is that of the files in DIR, or in results/clip-NAME-TAG.
 """
 
 import json
@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clip.judging import file, results_unit, write
 from clip.methods import METHODS, Networks
-from clip.setting import KEPT, TASK, TOY
+from clip.setting import KEPT, TASK, TOY, WRITTEN
+from clip.task import Model
 from evidence.units import Units
 from evidence.workers import asked, hours, is_worker, run
 
@@ -26,18 +27,23 @@ SEEDS = (0,) if TOY else (0, 1, 2)
 
 def planned(weights: str | None) -> tuple[Networks, list[str], str]:
     """All units, the most wanted first, and the folder of the results."""
-    folder = "clip" if weights is None else f"clip-{Path(weights).name.replace(':', '-')}"
-    networks = Networks(Units(KEPT / folder), TASK, weights)
-    seeds = SEEDS if weights is None else (0,)
-    wanted = [unit for seed in seeds for unit in networks.trained(seed)]
-    wanted += [results_unit(networks, method, seed, folder) for seed in seeds for method in METHODS]
+    folder = "clip" if weights is None else f"clip-{Model.at(weights).name}"
+    networks = Networks(Units(KEPT / folder), TASK, WRITTEN / folder / "journals", weights)
+    rows = {
+        seed: [results_unit(networks, method, seed, folder) for method in METHODS]
+        for seed in (SEEDS if weights is None else (0,))
+    }
     scores = networks.scores_by_layer(0)
 
     def figure_7(_: Path) -> None:
         write(folder, "taylor-map", json.loads((networks.units.directory(scores) / "map.json").read_text()))
 
     drawn = networks.units.add("extras/taylor-map", figure_7, (scores,), leaves=file(folder, "taylor-map"))
-    return networks, [*wanted, drawn], folder
+    wanted = [*(row for some in rows.values() for row in some), drawn]
+    # Models come before the rows that need them; they are named here for `--only models`.
+    for seed, some in rows.items():
+        wanted += [] if all(networks.units.is_done(row) for row in some) else networks.trained(seed)
+    return networks, wanted, folder
 
 
 def main() -> None:

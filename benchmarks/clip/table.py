@@ -1,12 +1,13 @@
 """The tables of the evidence on zero-shot classification, rebuilt from results files in seconds.
 
 Run: python benchmarks/clip/table.py [FOLDER]
-Writes summary.json into results/FOLDER, and for `clip` benchmarks/clip/README.md; FOLDER is `clip`, or `clip-NAME` of a
-run with `--weights`, whose tables are printed.
+Writes summary.json into results/FOLDER, and for `clip` benchmarks/clip/README.md; FOLDER is `clip`, or that of a run
+with `--weights`, whose tables are printed.
 """
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,17 +39,23 @@ OPENING = """\
 
 Everything here is made from results files by `python benchmarks/clip/table.py` (seconds). `python
 benchmarks/clip/run.py` makes the results files from nothing{hours}; it can be killed at any time and goes on where it
-was. `--weights DIR` does the same to a two-tower model of one's own.
+was. `--weights DIR` does the same to a two-tower model of one's own. The table of candidates is made of what `python
+benchmarks/clip/candidates.py` measures.
 
 There are no CLIP weights here. DeiT-Ti/16 (ImageNet, 12 layers of 3 heads) and MiniLM-L6 (6 layers of 12 heads) are
 joined through open_clip's custom-tower configuration with new projections to 256 features, and trained at 96 pixels for
 500 steps, each of 128 images of CIFAR-100 against the prompts of all its classes and 64 images of Flickr8k with a
-caption each; contrastive both ways, with three seeds. After that nothing is trained: 11 of 108 heads go (the paper: 24
-of 240), chosen once a model on 1,000 + 1,000 validation images of CIFAR-100 and Tiny-ImageNet, and the same heads are
-asked about all columns. One prompt, "a photo of a {{}}.". A temperature comes from CIFAR-100's validation rows for all
-columns, and so does the Laplace approximation; the error predictor is trained for each column, on validation rows of
-CIFAR-100, on the first 1,000 rows of CIFAR-10's test set, which are no test rows then, and on 500 validation images of
-ImageNet. Circuits have seen unknown images, the other methods have not.
+caption each; contrastive both ways, with three seeds{training}. After that nothing is trained: 11 of 108 heads go (the
+paper: 24 of 240), chosen once a model on 1,000 + 1,000 validation images of CIFAR-100 and Tiny-ImageNet, and the same
+heads are asked about all columns. Where the image tower alone is pruned it loses as many, 11 of its 36: nearly a third,
+where the paper's 24 of 144 are a sixth. Taylor takes them wherever they count least; the paper takes two of each layer,
+which 11 heads of 12 layers cannot be.
+
+One prompt, "a photo of a {{}}.". A temperature comes from CIFAR-100's validation rows for all columns. The Laplace
+approximation takes its curvature from 1,024 training images of CIFAR-100, as Taylor scores do, and its prior from
+validation rows. The error predictor is trained for each column, on validation rows of CIFAR-100, on the first 1,000
+rows of CIFAR-10's test set, which are no test rows then, and on 500 validation images of ImageNet. Circuits have seen
+unknown images, the other methods have not.
 
 Unknown images: for CIFAR-100 near = CIFAR-10, far = textures, MNIST, Fashion-MNIST, as in the evidence on images; for
 the other columns textures, MNIST, Fashion-MNIST. For CIFAR all sets are brought to 32 pixels first. The average is over
@@ -61,6 +68,7 @@ it keeps instead. What this model can and cannot show is in
 def summaries(folder: str) -> dict[str, dict[str, Any]]:
     """By column, the methods in their order, without what a method does not say."""
     results = results_of(str(WRITTEN / folder))
+    check_one_model_a_seed(results)
     found = {}
     for column, about in TASK.columns.items():
         summary = summary_of(results, column, about.groups, {})
@@ -73,6 +81,19 @@ def summaries(folder: str) -> dict[str, dict[str, Any]]:
             },
         }
     return found
+
+
+def check_one_model_a_seed(results: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
+    """Trained again on another processor, a model is another one; its rows cannot stand beside those of the first."""
+    first: dict[str, tuple[str, str]] = {}
+    for (method, seed), result in results.items():
+        for unit, said in result["networks"].items():
+            other, weights = first.setdefault(unit, (f"{method}, seed {seed}", said["weights"]))
+            if said["weights"] != weights:
+                raise SystemExit(
+                    f"'{other}' and '{method}, seed {seed}' come from different {unit}; "
+                    "delete the results files of one of them and run benchmarks/clip/run.py"
+                )
 
 
 def as_json(found: dict[str, dict[str, Any]]) -> str:
@@ -99,6 +120,8 @@ def tables(folder: str, found: dict[str, dict[str, Any]]) -> list[str]:
     parts += [removed_table(folder).markdown()]
     if scores := read(str(WRITTEN / folder), "taylor-map"):
         parts += [layer_table(scores["layers"]).markdown()]
+    if measured := read(str(WRITTEN / folder), "candidates"):
+        parts += [candidates_table(measured).markdown()]
     return parts
 
 
@@ -133,6 +156,34 @@ def layer_table(layers: dict[str, list[list[float]]]) -> Table:
     return Table(columns, rows, title=title, row_heading="Tower", caption="Means over heads, seed 0.")
 
 
+def candidates_table(measured: dict[str, Any]) -> Table:
+    """A head of the text tower beside one of the image tower, tried in a search."""
+    columns = [
+        Column("vision_s", "image tower", "seconds", decimals=3),
+        Column("text_s", "text tower", "seconds", decimals=3),
+        Column("share", "text / image", "%", decimals=1, factor=100),
+    ]
+    rows = [
+        Row(f"layer {layer}", {column.key: Figure(found[column.key]) for column in columns})
+        for layer, found in measured["layers"].items()
+    ]
+    caption = (
+        f"ViT-B/32 shapes, {measured['images']} images, {measured['classes']} classes with one prompt, one thread. "
+        "In the last layer both towers compute one token an input."
+    )
+    return Table(columns, rows, title="What a candidate costs", row_heading="Head in", caption=caption)
+
+
+def training_time(folder: str) -> str:
+    """How long the trainings took, each on one core."""
+    said = {
+        (seed, unit): about["training_seconds"] / 60
+        for (_, seed), result in results_of(str(WRITTEN / folder)).items()
+        for unit, about in result["networks"].items()
+    }
+    return f", in {min(said.values()):.0f} to {max(said.values()):.0f} minutes of one core" if said else ""
+
+
 def main() -> None:
     folder = (words(__doc__, 1) or ["clip"])[0]
     found = summaries(folder)
@@ -141,7 +192,7 @@ def main() -> None:
     (WRITTEN / folder / "summary.json").write_text(as_json(found))
     spent = read(str(WRITTEN / folder), "hours").get("hours")
     hours = f" and takes {spent:.1f} hours of one core so far" if spent is not None else ""
-    page = "\n\n".join([OPENING.format(hours=hours), *tables(folder, found)]) + "\n"
+    page = "\n\n".join([OPENING.format(hours=hours, training=training_time(folder)), *tables(folder, found)]) + "\n"
     if folder == "clip":
         README.write_text(page)
         print(f"wrote results/{folder}/summary.json and README.md")

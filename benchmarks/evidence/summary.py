@@ -72,5 +72,6 @@ def _flat(result: Mapping[str, Any], column: str, groups: Mapping[str, Any], sco
         place = "" if name == "average" else f"_{name}" if name in ("near", "far") else f"/{name}"
         yield from ((f"{metric}{place}", 100 * figures[metric]) for metric in ("auroc", "fpr95", "aupr"))
     yield from ((key, float(result["cost"][key])) for key in ("params", "mult_adds"))
-    yield "auroc_val", 100 * result["validation"]["ood"][SCORE]["auroc"]
-    yield "accuracy_val", 100 * result["validation"]["answers"]["accuracy"]
+    if "validation" in result:
+        yield "auroc_val", 100 * result["validation"]["ood"][SCORE]["auroc"]
+        yield "accuracy_val", 100 * result["validation"]["answers"]["accuracy"]

@@ -16,7 +16,8 @@ from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
 from hydra_ensembles.evaluation.costs import costs, network_cost
 from hydra_ensembles.fusion import FusionError
-from hydra_ensembles.heads import single_cost
+from hydra_ensembles.heads import Head, single_cost
+from hydra_ensembles.scoring import working
 from hydra_ensembles.scoring.working import SearchData, Working
 from zero_shots import CLASSES, NAMES, TEMPLATES, classifier_of, ending_in_3, images, tokenize, write_tokenizer
 
@@ -245,6 +246,28 @@ def test_a_text_head_is_tried_once_a_step_however_often_it_is_asked_for():
     assert again < first
     working.remove(heads[:1])
     assert spent(working, heads[1:]) > again
+
+
+@pytest.mark.parametrize("room", [working.HOLD_BYTES, 0], ids=["remembered", "no room"])
+def test_a_head_that_leaves_one_tower_does_not_make_the_other_run_again(room, monkeypatch):
+    monkeypatch.setattr(working, "HOLD_BYTES", room)
+    model = classifier_of("open_clip").double()
+    data = SearchData((images(20, 1).double(), torch.tensor([0, 1, 2, 3] * 5)), images(20, 2).double(), 8)
+    remembering, plain, text_alone = (Working(model) for _ in range(3))
+    for gone, runs_images in (([], True), ([Head("text", 1, 0)], False), ([Head("vision", 0, 1)], True)):
+        for one in (remembering, plain, text_alone):
+            one.remove(gone)
+            one.work.block_forwards = 0.0
+        candidates = list(plain.keep)
+        found = remembering.outcomes(candidates, enumerate(data), remember=True)
+        expected = plain.outcomes(candidates, enumerate(data))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.known_AN, other.known_AN)
+            torch.testing.assert_close(one.unknown_AU, other.unknown_AU)
+        text_alone.outcomes(candidates, [])
+        spent = plain if runs_images or not room else text_alone
+        assert remembering.work.block_forwards == pytest.approx(spent.work.block_forwards)
+    assert text_alone.work.block_forwards == 0.0  # and no head of the text tower left with the last one
 
 
 def test_prompts_are_cut_where_nothing_reads_further():

@@ -1,7 +1,9 @@
 """The evidence on zero-shot classification at toy size: a model in a directory, every row made and judged."""
 
 import json
+import shutil
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +16,10 @@ from clip import judging, paper, table
 from clip.methods import METHODS, Method, Networks
 from clip.task import Column, Model, Sizes, Task, classes_of
 from clip.training import _endless, contrastive
+from evidence.journals import JOURNAL
 from evidence.summary import results_of
 from evidence.units import Units
+from hydra_ensembles import HeadSet
 from hydra_ensembles.data import batches_for, open_data
 from tiny_sets import IMAGE
 
@@ -60,10 +64,10 @@ def made(tmp_path_factory):
         train=val,
         known_val=val,
         unknown_val=folder(place / "ood", ["x"], 20, 4),
-        sizes=Sizes(16, 16, 30, 100, 10),
+        sizes=Sizes(16, 16, 30, 100),
         more=1,
     )
-    networks = Networks(Units(place / "kept"), task, weights(place / "weights"))
+    networks = Networks(Units(place / "kept"), task, place / "journals", weights(place / "weights"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judging, "WRITTEN", place / "results")
         methods = [*METHODS, Method(paper.FEWER, "circuit-more")]
@@ -83,6 +87,9 @@ def test_every_method_has_a_results_file_with_its_columns(made):
     assert results["CircAvg", 0]["heads"] == "11"
     assert sum(results["Taylor (vision only)", 0]["removed"][0].values()) == 1
     assert results["Taylor (vision only)", 0]["removed"][0]["text"] == 0
+    kept = [HeadSet.from_json(one) for one in results["hydra (circuit)", 0]["kept"]]
+    assert [len(heads) for heads in kept] == [11, 11, 11]
+    assert results["single", 0]["kept"] == []
 
 
 def test_a_column_has_the_answers_of_a_classifier_with_its_classes_alone(made):
@@ -126,6 +133,32 @@ def test_a_model_is_a_directory_of_either_library_or_a_name_of_open_clip(tmp_pat
     assert Model.at("ViT-B-32:laion2b_s34b_b79k") == Model("open_clip:ViT-B-32", "laion2b_s34b_b79k")
     with pytest.raises(SystemExit, match="neither a directory nor"):
         Model.at("nowhere")
+
+
+def test_directories_of_one_name_are_told_apart_by_their_files(tmp_path):
+    (tmp_path / "other").mkdir()
+    same = Path(shutil.copytree(weights(tmp_path / "model"), tmp_path / "other" / "model"))
+    name = Model.at(tmp_path / "model").name
+    assert name.startswith("model-")
+    assert Model.at(same).name == name
+    (same / "open_clip_model.safetensors").write_bytes(b"others")
+    assert Model.at(same).name != name
+    assert Model.at("ViT-B-32:laion2b_s34b_b79k").name == "ViT-B-32-laion2b_s34b_b79k"
+
+
+def test_journals_are_left_and_spare_another_checkout_the_search(made):
+    networks, _ = made
+    left = networks.journals / "avg-both-0" / JOURNAL
+    lines = left.read_text().splitlines()
+    assert len(lines) == 1 + len(networks.ranking("rankings/avg-both-0").removed)
+
+
+def test_rows_of_one_seed_come_from_one_model():
+    row = {"networks": {"models/0": {"weights": "a"}}}
+    other = {"networks": {"models/1": {"weights": "b"}}}
+    table.check_one_model_a_seed({("single", 0): row, ("CircAvg", 0): row, ("single", 1): other})
+    with pytest.raises(SystemExit, match="'single, seed 0' and 'CircAvg, seed 0' come from different models/0"):
+        table.check_one_model_a_seed({("single", 0): row, ("CircAvg", 0): {"networks": {"models/0": {"weights": "c"}}}})
 
 
 def test_contrastive_is_clip_s_loss_for_pairs_and_shares_prompts_of_a_class():

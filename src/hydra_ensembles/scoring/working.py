@@ -5,11 +5,12 @@ Shapes: A candidates, B batch, C classes.
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones import Backbone
+from hydra_ensembles.backbones import Backbone, Inputs
 from hydra_ensembles.backbones.backbone import dtype_of
 from hydra_ensembles.data import Batch, Batches, Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_of
@@ -19,6 +20,8 @@ from hydra_ensembles.scoring.objectives import Outcome, ScoringError, outcome
 from hydra_ensembles.scoring.work import Work
 
 HOLD_BYTES = 2**30
+Features: TypeAlias = list[tuple[list[int], Tensor]]
+"""Of groups of candidates with their places, as `tower_features` has them."""
 
 
 def own_copy(model: nn.Module) -> nn.Module:
@@ -38,7 +41,8 @@ class Working:
         self.keep = self.start
         self.device = next(self.model.parameters()).device
         self.work = Work(self.start)
-        self._fixed: dict[str, dict[Head | None, Tensor]] = {}
+        self._features: dict[tuple[str, int | None], dict[Head | None, Tensor]] = {}
+        """By tower and batch, its own and its candidates'; of a tower that does not look at inputs, for no batch."""
 
     def require_gradients(self) -> None:
         """Of all numbers of the copy; what the caller has frozen stays frozen."""
@@ -57,7 +61,8 @@ class Working:
         self.keep = left
         if gone:
             self.backbone = Backbone.of(self.model)
-            self._fixed.clear()
+            changed = {head.tower for head in gone}
+            self._features = {key: kept for key, kept in self._features.items() if key[0] not in changed}
 
     def local(self, head: Head) -> Head:
         """The head as the copy numbers it now."""
@@ -69,22 +74,28 @@ class Working:
         candidates: Sequence[Head],
         batches: Iterable[tuple[int, Batch]],
         companions: Sequence[Sequence[Tensor]] | None = None,
+        remember: bool = False,
     ) -> tuple[Outcome, Outcome]:
         """The candidates' outcomes, and that of the copy as it is, on some batches with their places.
 
-        `companions[place]` are log-probabilities of members that answer together with each candidate.
+        `companions[place]` are log-probabilities of members that answer together with each candidate. `remember` says
+        that a place is the same batch whenever it is asked: then a tower that has lost no head since is not run again.
         """
         local = [self.local(head) for head in candidates]
         found, own = [], []
         with torch.autocast(self.device.type, enabled=False):
-            known = {name: self._fixed_features(name, local) for name in self.backbone.fixed}
+            known = {name: self._kept(name, None, None, local) for name in self.backbone.fixed}
+            # A tower that stands alone loses every head itself.
+            is_remembered = remember and self.backbone.contrast is not None
+            looking = [name for name in self.backbone.towers if name not in known and is_remembered]
             for place, batch in batches:
                 beside = companions[place] if companions else ()
                 labels = None if batch.labels is None else batch.labels.to(self.device)
+                inputs = inputs_to(batch.inputs, self.device)
+                parts = self.backbone.parts(inputs)
+                known |= {name: self._kept(name, place, parts[name], local) for name in looking}
                 logits_ABC: Tensor | None = None
-                for places, logits in candidate_logits(
-                    self.backbone, inputs_to(batch.inputs, self.device), local, self.work, known
-                ):
+                for places, logits in candidate_logits(self.backbone, inputs, local, self.work, known):
                     if not places:
                         own.append(outcome(logits, labels, beside))
                         continue
@@ -96,20 +107,24 @@ class Working:
                 found.append(outcome(logits_ABC, labels, beside))
         return Outcome.join(found, len(local), self.device), Outcome.join(own, device=self.device)
 
-    def _fixed_features(self, name: str, local: Sequence[Head]) -> list[tuple[list[int], Tensor]]:
-        """Features of a tower that does not look at the inputs, as `tower_features` has them: each computed once.
+    def _kept(self, name: str, place: int | None, inputs: Inputs | None, local: Sequence[Head]) -> Features:
+        """Features of a tower as `tower_features` has them, each computed once while the tower keeps its heads.
 
-        A race asks for the same candidate several times, each time with more of the data.
+        A race asks for the same candidate several times, and a head that leaves one tower changes nothing in the other.
         """
-        kept = self._fixed.setdefault(name, {})
+        kept = dict(self._features.get((name, place), {}))
         missing = [head for head in local if head.tower == name and head not in kept]
         if missing or None not in kept:
             tower = self.backbone.towers[name]
-            for places, features in tower_features(name, tower, None, missing, self.work):  # type: ignore[arg-type]
-                kept |= {missing[place]: one for place, one in zip(places, features, strict=bool(places))}
+            for places, features in tower_features(name, tower, inputs, missing, self.work):  # type: ignore[arg-type]
+                kept |= {missing[m]: one for m, one in zip(places, features, strict=bool(places))}
                 if not places:
                     kept[None] = features[0]
-        own = [([place], kept[head][None]) for place, head in enumerate(local) if head.tower == name]
+            others = [found for key, found in self._features.items() if key != (name, place)]
+            size = sum(one.nbytes for found in (kept, *others) for one in found.values())
+            if place is None or size <= HOLD_BYTES:  # what is not remembered is computed again
+                self._features[name, place] = kept
+        own = [([m], kept[head][None]) for m, head in enumerate(local) if head.tower == name]
         return [*own, ([], kept[None][None])]
 
 
