@@ -161,7 +161,7 @@ def candidates_table(measured: dict[str, Any]) -> Table:
     columns = [
         Column("vision_s", "image tower", "seconds", decimals=3),
         Column("text_s", "text tower", "seconds", decimals=3),
-        Column("share", "text / image", "%", decimals=1, factor=100),
+        Column("share", "text / image", decimals=1, factor=100, unit=" %"),
     ]
     rows = [
         Row(f"layer {layer}", {column.key: Figure(found[column.key]) for column in columns})

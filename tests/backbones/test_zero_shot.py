@@ -270,6 +270,24 @@ def test_a_head_that_leaves_one_tower_does_not_make_the_other_run_again(room, mo
     assert text_alone.work.block_forwards == 0.0  # and no head of the text tower left with the last one
 
 
+def test_a_loader_that_shuffles_and_is_not_held_is_not_remembered(monkeypatch):
+    class Turning(list):
+        """Batches from the other end at every pass."""
+
+        def __iter__(self):
+            self.reverse()
+            return super().__iter__()
+
+    monkeypatch.setattr(working, "HOLD_BYTES", 200_000)  # less than the batches, more than the features
+    model, labels = classifier_of("open_clip").double(), torch.arange(20) // 5
+    known, unknown = images(20, 1).double(), images(20, 2).double()
+    how = {"objective": "avg", "remove": 4, "search": "fast"}
+    expected = circuit_ranking(model, (known, labels), unknown, batch_size=4, **how)
+    batches = Turning(zip(known.split(4), labels.split(4), strict=True))
+    found = circuit_ranking(model, batches, unknown, batch_size=4, **how)
+    assert (found.removed, found.scores) == (expected.removed, expected.scores)
+
+
 def test_prompts_are_cut_where_nothing_reads_further():
     assert classifier_of("open_clip").prompts.shape == (4, 2, 6)
     assert classifier_of("open_clip-borrowed").prompts.shape == (4, 2, 6)

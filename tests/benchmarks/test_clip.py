@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -146,11 +147,15 @@ def test_directories_of_one_name_are_told_apart_by_their_files(tmp_path):
     assert Model.at("ViT-B-32:laion2b_s34b_b79k").name == "ViT-B-32-laion2b_s34b_b79k"
 
 
-def test_journals_are_left_and_spare_another_checkout_the_search(made):
+def test_journals_are_left_and_spare_another_checkout_the_search(made, tmp_path):
     networks, _ = made
     left = networks.journals / "avg-both-0" / JOURNAL
-    lines = left.read_text().splitlines()
-    assert len(lines) == 1 + len(networks.ranking("rankings/avg-both-0").removed)
+    lines = left.read_text()
+    assert len(lines.splitlines()) == 1 + len(networks.ranking("rankings/avg-both-0").removed)
+    other = replace(networks, units=Units(tmp_path))
+    other.units.run([other.circuit(0, "avg", "both")])
+    assert left.read_text() == lines  # with the seconds of the first search
+    assert other.ranking("rankings/avg-both-0") == networks.ranking("rankings/avg-both-0")
 
 
 def test_rows_of_one_seed_come_from_one_model():

@@ -37,7 +37,7 @@ def here(working: Working, data: SearchData, beside: list[list[Tensor]] | None) 
     """This process answers."""
 
     def ask(candidates: Sequence[Head], start: float, end: float) -> tuple[Outcome, Outcome]:
-        return working.outcomes(candidates, data.part(start, end), beside, remember=True)
+        return working.outcomes(candidates, data.part(start, end), beside, remember=data.is_held)
 
     return ask
 

@@ -147,6 +147,11 @@ class SearchData:
             self._held = list(self._stream())
 
     @property
+    def is_held(self) -> bool:
+        """Then a place is the same batch whenever it is asked; a loader that is read again may shuffle."""
+        return self._held is not None
+
+    @property
     def num_rows(self) -> int:
         """Known and unknown rows together."""
         return sum(batches.num_rows for batches in self._parts())
