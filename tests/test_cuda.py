@@ -7,9 +7,11 @@ import torch
 
 from export.hydras import hydra_of
 from families import BY_NAME, model_of
-from hydra_ensembles import Hydra
+from hydra_ensembles import Hydra, circuit_ranking, taylor_ranking
 from hydra_ensembles.data.batches import inputs_to
 from hydra_ensembles.evaluation import contest, interleaved, sample_inputs
+from hydra_ensembles.pipeline import read_recipe, run
+from kitchen import Kitchen, stocked
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 GPU = torch.device("cuda")
@@ -68,6 +70,27 @@ def test_what_is_stored_from_a_gpu_is_loaded_on_cpu(tmp_path):
     images = BY_NAME["timm"].inputs(3, 0, 0)
     copy.deepcopy(hydra).to(GPU).save(tmp_path)
     assert torch.equal(Hydra.load(tmp_path).members(images), hydra.members(images))
+
+
+def test_searches_choose_as_on_cpu():
+    model, generator = model_of("timm").eval(), torch.Generator().manual_seed(0)
+    known = (BY_NAME["timm"].inputs(24, 0, 0), torch.randint(0, 3, (24,), generator=generator))
+    unknown, on_gpu = torch.rand(24, *known[0].shape[1:], generator=generator), copy.deepcopy(model).to(GPU)
+    for search in ("plain", "fast", "lazy"):
+        expected = circuit_ranking(model, known, unknown, "avg", remove=4, search=search)
+        found = circuit_ranking(on_gpu, known, unknown, "avg", remove=4, search=search)
+        assert found.removed == expected.removed
+    expected, found = (taylor_ranking(one, known, 4, scope="global") for one in (model, on_gpu))
+    assert found.removed == expected.removed
+
+
+def test_a_recipe_runs_on_the_gpu(tmp_path, monkeypatch):
+    place = tmp_path / "kitchen"
+    place.mkdir()
+    monkeypatch.chdir(stocked(place))
+    done = run(read_recipe(Kitchen(place).recipe()), "out", device="cuda", progress=False)
+    assert set(done.results["models"]) == {"base", "members", "hydra"}
+    assert next(Hydra.load("out/hydra").parameters()).device.type == "cpu"
 
 
 def test_a_contest_waits_for_the_gpu():

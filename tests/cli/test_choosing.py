@@ -22,6 +22,24 @@ def pictures(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rank", MODEL, "--data", "known.npz", "--remove", "1", "--out", "acc.json"],
+        ["prune", MODEL, "acc.json", "--keep", "1", "--out", "members"],
+        ["evaluate", MODEL, "--id-test", "known.npz"],
+        ["predict", MODEL, "known.npz"],
+        ["run", "recipe.yaml"],
+        ["bench", MODEL, "--keep", "1"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_device_that_is_not_there_is_refused_in_one_line(arguments, run):
+    done = run(*arguments, "--device", "tpu")
+    assert done.returncode == 1
+    assert done.errors == ["OptionError: --device tpu is not there; it is cpu, or cuda where torch sees a GPU"]
+
+
 def test_a_model_becomes_members_on_disk(pictures, run):
     known, unknown = str(pictures / "known.npz"), str(pictures / "unknown.npz[:8]")
     base = pictures / "base"

@@ -88,7 +88,6 @@ def test_texts_are_timed_and_counted_at_the_tokens_asked_for(run, tmp_path):
     ("arguments", "message"),
     [
         ([*SMALL, "--dtype", "fp8"], "--dtype fp8 is not known"),
-        ([*SMALL, "--device", "tpu"], "--device tpu is not there"),
         ([*SMALL, "--trunk", "7"], "a trunk of 7 blocks does not fit the model"),
         (["timm:test_vit", "--keep", "9"], "cannot keep 9 heads"),
     ],

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,26 @@ def test_the_same_images_come_out_of_every_format(name, picture_sets, pictures):
     assert [len(batch) for batch in found] == [5, 5, 2]
     for batch, other in zip(found, expected, strict=True):
         assert torch.equal(batch.inputs, other.inputs)
+        assert torch.equal(batch.labels, other.labels)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_batches_can_be_sent_to_a_process_and_take_along_nothing_that_was_read(name, picture_sets):
+    batches = load_data(picture_sets[name], IMAGE, batch_size=5, shuffle=True, augment="flip")
+    unread = len(pickle.dumps(batches))
+    expected = list(batches)
+    if name != "compressed.npz":  # which is held in memory
+        assert len(pickle.dumps(batches)) == unread
+    for batch, other in zip(pickle.loads(pickle.dumps(batches)), expected, strict=True):
+        assert torch.equal(batch.inputs, other.inputs)
+        assert torch.equal(batch.labels, other.labels)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.tsv", "t.csv", "t.jsonl", "t.npz"])
+def test_batches_of_texts_can_be_sent_to_a_process(name, text_sets, text_preprocess):
+    batches = load_data(text_sets[name], text_preprocess, batch_size=3, shuffle=True)
+    for batch, other in zip(pickle.loads(pickle.dumps(batches)), batches, strict=True):
+        assert torch.equal(batch.inputs["input_ids"], other.inputs["input_ids"])
         assert torch.equal(batch.labels, other.labels)
 
 
@@ -282,7 +303,12 @@ def test_a_quotation_mark_inside_a_field_of_csv_loses_no_row(tmp_path):
 def test_a_line_of_plain_text_and_one_image_file_are_rows(tmp_path, picture_sets):
     (tmp_path / "lines.txt").write_text('text, with a comma\n\n"quoted\ta tab\r\nno end of line', newline="")
     rows = open_data(tmp_path / "lines.txt")
-    assert [row.input for row in rows] == ["text, with a comma", '"quoted\ta tab', "no end of line"]
+    assert [row.input for row in rows] == [
+        "text, with a comma",
+        "",
+        '"quoted\ta tab',
+        "no end of line",
+    ]  # as many as lines
     assert rows.labels is None
     file = next(one for one in sorted(picture_sets["folder"].rglob("*")) if one.is_file())
     (row,) = open_data(file)

@@ -94,10 +94,11 @@ def test_a_hydra_and_the_list_of_its_members_have_the_same_figures(evaluated):
                 torch.testing.assert_close(found.judged[name].scores[score], rows.scores[score], rtol=1e-4, atol=1e-5)
 
 
-def test_kept_answers_give_the_same_figures_to_the_bit_and_are_not_asked_again(evaluated, tmp_path):
+def test_kept_answers_give_the_same_figures_to_the_bit_and_are_not_asked_again(evaluated, tmp_path, monkeypatch):
     hydra, protocol = hydra_of(), protocol_of()
+    monkeypatch.setenv("HOME", str(tmp_path))
     first = evaluate(hydra, protocol, keep=tmp_path / "kept", resamples=200)
-    again = evaluate(load_answers(tmp_path / "kept"), protocol, resamples=200)
+    again = evaluate(load_answers("~/kept"), protocol, resamples=200)
     broken = hydra_of()
     broken.members = lambda inputs: pytest.fail("asked again")
     resumed = evaluate(broken, protocol, keep=tmp_path / "kept", resamples=200)

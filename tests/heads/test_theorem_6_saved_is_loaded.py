@@ -3,11 +3,14 @@
 import copy
 import dataclasses
 import json
+import os
+import signal
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from families import BY_NAME, CASES, edit_config, head_sets, model_of, own_output
@@ -229,6 +232,34 @@ def test_a_member_is_not_mistaken_for_a_whole_model(tmp_path):
 def test_a_directory_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(StoreError, match="is not a directory"):
         Member.load(tmp_path / "nowhere")
+
+
+def test_a_write_that_is_killed_does_not_stand_in_the_way_of_the_next(tmp_path, monkeypatch):
+    """Safetensors writes a draft of its own beside the file that it is told to write."""
+    member, place = prune(model_of("timm"), HeadSet.sample(model_of("timm"), 6, 0)), tmp_path / "member"
+
+    def killed(tensors, path, metadata):
+        (path.parent / ".tmpoBa7c5").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr("hydra_ensembles.store.directory.save_file", killed)
+        member.save(place)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert [path.name for path in place.rglob("*") if path.is_file()] == [".tmpoBa7c5"]
+    assert Member.load(member.save(place)).heads == member.heads
+    assert sorted(path.name for path in place.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("hydra_ensembles.store.directory.save_file", full)
+    with pytest.raises(StoreError, match="member cannot be written: I/O error: No space left on device"):
+        prune(model_of("timm"), HeadSet.first(model_of("timm"), 2)).save(tmp_path / "member")
+    assert list((tmp_path / "member").iterdir()) == []
 
 
 @pytest.mark.parametrize("left", [".model.safetensors.draft", ".config.json.draft"])

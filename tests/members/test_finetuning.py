@@ -1,8 +1,10 @@
 """Fine-tuning moves what the recipe says, as the recipe says, and leaves the rest as it was."""
 
 import copy
+import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,16 +12,18 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from families import CLASSES, own_output, perturbed
 from hydra_ensembles import HeadSet, fuse, prune
-from hydra_ensembles.data import TensorBatches
+from hydra_ensembles.data import TensorBatches, load_data
 from hydra_ensembles.data.batches import counted_on
 from hydra_ensembles.errors import HydraWarning
 from hydra_ensembles.members.finetuning import finetune
+from hydra_ensembles.members.history import Evaluation, History
 from hydra_ensembles.members.parallel import finetune_members
 from hydra_ensembles.members.rates import choose_learning_rate
 from hydra_ensembles.members.recipes import RECIPES, FineTuningError, Recipe, rate_at
 from hydra_ensembles.members.trainee import Trainee, plain_attention
 from hydra_ensembles.uncertainty import Fitted, OODThreshold, Temperature
 from members.training import QUICK, labelled, member_of, plain_of, same
+from tiny_sets import IMAGE
 
 FAMILIES = ["timm", "torchvision", "bert", "distilbert", "hf-vit"]
 
@@ -340,6 +344,41 @@ def test_the_best_rate_of_the_grid_is_chosen():
     assert same(model, before)
 
 
+@pytest.mark.parametrize(("keep", "chosen"), [("best", 5e-3), ("last", 1e-3)])
+def test_a_rate_is_judged_by_the_weights_that_are_kept(keep, chosen, monkeypatch):
+    """The higher rate is better on its way, the lower one at its end."""
+    accuracies = {1e-3: (0.8, 0.85), 5e-3: (0.9, 0.4)}
+
+    def trained(model, train, val, recipe, task, progress):
+        found = [Evaluation(step + 1, 1.0, one) for step, one in enumerate(accuracies[recipe.learning_rate])]
+        best = max(found, key=lambda one: one.accuracy)
+        return History(recipe, 1, 2, [1.0, 1.0], found, best.step)
+
+    monkeypatch.setattr("hydra_ensembles.members.rates.train_once", trained)
+    recipe, data = replace(QUICK, learning_rate_grid=tuple(accuracies), keep=keep), labelled("timm")
+    assert choose_learning_rate(plain_of("timm"), data, data, recipe).learning_rate == chosen
+
+
+def test_batches_that_keep_their_order_are_trained_on_with_a_word():
+    inputs, labels = labelled("timm")
+    for shuffle in (False, True):
+        batches, recipe = TensorBatches(inputs, labels, batch_size=8, shuffle=shuffle), replace(QUICK, steps=1)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            finetune(plain_of("timm"), batches, batches, recipe)
+        assert ["load them with shuffle=True" in str(one.message) for one in said] == [True] * (not shuffle)
+
+
+def test_seeds_may_come_in_any_order(tmp_path):
+    inputs, labels = labelled("timm")
+    np.savez(tmp_path / "set.npz", images=(inputs.permute(0, 2, 3, 1).clamp(0, 1) * 255).byte(), labels=labels)
+    batches = load_data(tmp_path / "set.npz", IMAGE, batch_size=8, shuffle=True)
+    recipe, there, back = replace(QUICK, steps=2), [plain_of("timm") for _ in range(2)], plain_of("timm")
+    finetune_members(there, batches, None, recipe, seeds=[3, 1])
+    finetune_members([back], batches, None, recipe, seeds=[1])
+    assert same(there[1], back)
+
+
 def test_a_rate_that_diverges_is_not_chosen():
     data, recipe = labelled("timm"), replace(QUICK, optimiser="sgd", warm_up=0)
     steps, both = [], replace(recipe, learning_rate_grid=(1e30, 1e-3))
@@ -396,6 +435,10 @@ def test_labels_must_be_there_and_fit():
         finetune(plain_of("timm"), (inputs, labels + (labels == labels.max())), None, QUICK)
     with pytest.raises(FineTuningError, match="label -1 was found"):
         finetune(plain_of("timm"), (inputs, labels - 1), None, QUICK)
+    for wrong in (labels[:, None], labels + 0.2, F.one_hot(labels)):
+        with pytest.raises(FineTuningError, match="labels are one whole number an input, found torch"):
+            finetune(plain_of("timm"), (inputs, wrong), None, QUICK)
+    finetune(plain_of("timm"), (inputs, labels.double()), None, replace(QUICK, steps=1))
     with pytest.raises(FineTuningError, match="there are"):
         finetune(plain_of("timm"), (inputs, labels), None, "no-such-recipe")
 

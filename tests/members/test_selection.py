@@ -123,9 +123,12 @@ def test_what_cannot_be_selected_is_refused(settings, message):
         select_members([ranking_of(range(11))], keep=8, **settings)
 
 
-def test_a_ranking_is_json_and_says_what_is_wrong_with_it(tmp_path):
+def test_a_ranking_is_json_and_says_what_is_wrong_with_it(tmp_path, monkeypatch):
     ranking = ranking_of([3, 1, 2])
     assert HeadRanking.load(ranking.save(tmp_path / "r.json")) == ranking
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ranking.save("~/mine.json") == tmp_path / "mine.json"
+    assert HeadRanking.load("~/mine.json") == ranking
     for content, message in [("[]", "not a ranking"), ("{", "not JSON"), ('{"kind": "hydra"}', "not a ranking")]:
         (tmp_path / "bad.json").write_text(content)
         with pytest.raises(RankingError, match=message):

@@ -138,6 +138,41 @@ def test_costs_are_those_of_the_evaluated_models_alone_and_go_without_latency(ki
     assert done.results["costs"]["settings"]["rounds"] == 0
 
 
+COMPUTING = {
+    "base": "making.finetune",
+    "ranking-avg": "making.circuit_ranking",
+    "member-1": "making.finetune",
+    "decisions": "making.answers",
+    "temperature-members": "making.answers",
+    "evaluation-base": "judging.evaluate",
+    "evaluation-members": "judging.evaluate",
+    "evaluation-hydra": "judging.evaluate",
+    "costs": "judging.costs",
+}
+
+
+@pytest.mark.parametrize(("stage", "work"), COMPUTING.items())
+def test_models_search_and_answer_where_a_run_is_told(stage, work, finished, kitchen, monkeypatch):
+    """A device without numbers stands in for a GPU: the work that a stage hands its models to is looked at."""
+
+    class Seen(Exception):
+        pass
+
+    def look(model, *_, **__):
+        models = model.values() if isinstance(model, dict) else [model]
+        flat = [one for given in models for one in (given if isinstance(given, list) else [given])]
+        raise Seen({next(one.parameters()).device.type for one in flat})
+
+    place, undisturbed, _ = finished
+    shutil.copytree(place / "out" / "stages", kitchen.place / "out" / "stages")
+    shutil.rmtree(kitchen.place / "out" / "stages" / undisturbed.stages[stage].name)
+    monkeypatch.setattr(f"hydra_ensembles.pipeline.{work}", look)
+    with pytest.raises(Seen) as seen:
+        run(read_recipe(kitchen.recipe()), "out", until=stage, device="meta", progress=False)
+    # Where a training computes is for Accelerate to say.
+    assert seen.value.args == ({"cpu"} if work == "making.finetune" else {"meta"},)
+
+
 def test_a_second_run_does_nothing(finished, monkeypatch):
     place, done, _ = finished
     monkeypatch.chdir(place)
@@ -157,6 +192,7 @@ def test_every_artefact_says_how_it_came_about(finished):
         assert about["versions"]["torch"]
         assert about["versions"]["hydra_ensembles"]
         assert about["dtype"] == "float32"
+        assert about.get("device") == (None if name.startswith(("base", "member-")) else "cpu")
         assert directory.name == f"{name}-{about['key']}"
         assert len(about["recipe_hash"]) == 16
         stage = next(one for one in stages_of(parse_recipe(yaml.safe_dump(RECIPE))) if one.name == name)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from hydra_ensembles.cli.options import Device, check_device
+
 
 def bench(
     reference: Annotated[str, typer.Argument(metavar="REF", help="A model reference, as for inspect.")],
@@ -15,7 +17,7 @@ def bench(
     batch: Annotated[int, typer.Option(min=1, help="Inputs at once.")] = 4,
     tokens: Annotated[int, typer.Option(min=1, help="Of a text; a model that takes fewer gets those.")] = 128,
     dtype: Annotated[str, typer.Option(help="'fp32' or 'bf16'.")] = "fp32",
-    device: Annotated[str, typer.Option(help="'cpu' or 'cuda'.")] = "cpu",
+    device: Device = "cpu",
     compiled: Annotated[bool, typer.Option("--compiled", help="By torch.compile; the first round compiles.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds in which every contestant runs once.")] = 9,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; torch's choice unless said.")] = None,
@@ -40,8 +42,7 @@ def bench(
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     if dtype not in dtypes:
         raise HydraError(f"--dtype {dtype} is not known; it is fp32 or bf16")
-    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
-        raise HydraError(f"--device {device} is not there; it is cpu, or cuda where torch sees a GPU")
+    check_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
     console = Console(stderr=as_json)

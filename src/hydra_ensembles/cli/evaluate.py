@@ -10,10 +10,12 @@ import typer
 from hydra_ensembles.cli.options import (
     DATA_HELP,
     BatchSize,
+    Device,
     FirstSize,
     MaxTokens,
     OptionError,
     Reference,
+    check_device,
     say_if_random,
 )
 
@@ -51,6 +53,7 @@ def evaluate(
     text: Annotated[list[str] | None, typer.Option(help="The column with texts; twice for pairs.")] = None,
     image: Annotated[str | None, typer.Option(help="The column with images.")] = None,
     label: Annotated[str | None, typer.Option(help="The column with labels.")] = None,
+    device: Device = "cpu",
     batch_size: BatchSize = 64,
     first_size: FirstSize = None,
     max_tokens: MaxTokens = None,
@@ -71,12 +74,13 @@ def evaluate(
     from hydra_ensembles.evaluation.shift import shifted_batches
     from hydra_ensembles.store import check_may_write
 
+    check_device(device)
     near_sets, far_sets = _named("near", near), _named("far", far)
     console, aside = Console(), Console(stderr=True)
     columns = _given(text=tuple(text) if text and len(text) > 1 else next(iter(text or ()), None), image=image)
     prepared = _given(batch_size=batch_size, first_size=first_size, max_tokens=max_tokens)
     with aside.status("reading the model"):
-        model = load_network(reference)
+        model = load_network(reference).to(device)
         say_if_random(reference)
         earlier = None if against is None else Evaluation.load(against)
         seed = 0 if earlier is None else earlier.seed

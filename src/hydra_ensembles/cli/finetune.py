@@ -88,6 +88,6 @@ def finetune(
     )
     for place, member, history in zip(places, members, histories, strict=True):
         path = member.save(place)
-        best = history.best
-        told = "" if best is None else f", validation accuracy {best.accuracy:.4f}, NLL {best.nll:.4f}"
+        kept = history.kept
+        told = "" if kept is None else f", validation accuracy {kept.accuracy:.4f}, NLL {kept.nll:.4f}"
         Console().print(f"wrote {path}  ({len(history.losses)} steps{told})", highlight=False, soft_wrap=True)

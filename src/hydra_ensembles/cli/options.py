@@ -31,9 +31,18 @@ FirstSize = Annotated[
     int | None, typer.Option(min=1, help="Bring every image to this size first, then to the model's.")
 ]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut texts at so many tokens.")]
+Device = Annotated[str, typer.Option(help="'cpu' or 'cuda': where the model computes.")]
 Layers = Annotated[
     str | None, typer.Option(metavar="A:B", help="Remove heads only in layers A to B-1; 6: means from 6 on.")
 ]
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there, before anything is read."""
+    import torch
+
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise OptionError(f"--device {device} is not there; it is cpu, or cuda where torch sees a GPU")
 
 
 def say_if_random(reference: str) -> None:

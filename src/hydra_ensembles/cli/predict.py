@@ -13,10 +13,12 @@ import typer
 from hydra_ensembles.cli.options import (
     DATA_HELP,
     BatchSize,
+    Device,
     FirstSize,
     MaxTokens,
     OptionError,
     Reference,
+    check_device,
     say_if_random,
 )
 
@@ -41,6 +43,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a row.")] = False,
     text: Annotated[list[str] | None, typer.Option(help="The column with texts; twice for pairs.")] = None,
     image: Annotated[str | None, typer.Option(help="The column with images.")] = None,
+    device: Device = "cpu",
     batch_size: BatchSize = 64,
     first_size: FirstSize = None,
     max_tokens: MaxTokens = None,
@@ -56,6 +59,7 @@ def predict(
     from hydra_ensembles.data.opening import split_range
     from hydra_ensembles.evaluation.loading import load_network
 
+    check_device(device)
     if out is not None and out.suffix not in _WRITERS:
         raise OptionError(f"--out {out}: a table ends in {', '.join(_WRITERS)}")
     source = Path(split_range(expand(data))[0])
@@ -64,7 +68,7 @@ def predict(
     columns = {"text": tuple(text) if text and len(text) > 1 else next(iter(text or ()), None), "image": image}
     prepared = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
     with Console(stderr=True).status("reading the model and the data"):
-        model = load_network(reference)
+        model = load_network(reference).to(device)
         say_if_random(reference)
         rows = open_data(data, **columns)  # type: ignore[arg-type]
     decided: Counter[str] = Counter()

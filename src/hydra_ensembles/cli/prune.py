@@ -9,9 +9,11 @@ import typer
 from hydra_ensembles.cli.options import (
     DATA_HELP,
     BatchSize,
+    Device,
     FirstSize,
     MaxTokens,
     Reference,
+    check_device,
     check_no_others,
     read_data,
     say_if_random,
@@ -39,6 +41,7 @@ def prune(
     ood: Annotated[str | None, typer.Option(help="Of 'joint': unknown inputs.")] = None,
     objective: Annotated[str, typer.Option(help="Of 'joint': 'acc', 'ood' or 'avg'.")] = "avg",
     search: Annotated[str, typer.Option(help="Of 'joint': 'fast', 'lazy' or 'plain'.")] = "fast",
+    device: Device = "cpu",
     batch_size: BatchSize = 32,
     first_size: FirstSize = None,
     max_tokens: MaxTokens = None,
@@ -55,8 +58,9 @@ def prune(
     from hydra_ensembles.members import select_members
 
     console = Console()
+    check_device(device)
     check_no_others(out, members)
-    model = load_subject(reference)
+    model = load_subject(reference).to(device)
     say_if_random(reference)
     prepared = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
     selection = select_members(

@@ -8,11 +8,13 @@ import typer
 from hydra_ensembles.cli.options import (
     DATA_HELP,
     BatchSize,
+    Device,
     FirstSize,
     Layers,
     MaxTokens,
     OptionError,
     Reference,
+    check_device,
     layers_of,
     read_data,
     say_if_random,
@@ -34,6 +36,7 @@ def rank(
     towers: Annotated[
         str, typer.Option(help="Of a zero-shot classifier: take heads from 'both', 'vision' or 'text'.")
     ] = "both",
+    device: Device = "cpu",
     batch_size: BatchSize = 32,
     first_size: FirstSize = None,
     max_tokens: MaxTokens = None,
@@ -49,9 +52,10 @@ def rank(
 
     if out.is_dir():
         raise OptionError(f"--out {out} is a directory; name a file, as {out / 'avg.json'}")
+    check_device(device)
     console = Console(stderr=True)
     with console.status("reading the model and the data"):
-        model = load_subject(reference)
+        model = load_subject(reference).to(device)
         say_if_random(reference)
         how = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
         known = read_data(data, model, **how)

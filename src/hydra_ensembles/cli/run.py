@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hydra_ensembles.cli.options import OptionError
+from hydra_ensembles.cli.options import Device, OptionError, check_device
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +27,7 @@ def run(
     until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    device: Device = "cpu",
     engine: Annotated[
         str, typer.Option(help="'here', or 'ray': stages that do not wait for one another at once, on any machines.")
     ] = "here",
@@ -51,6 +52,9 @@ def run(
         raise OptionError("name a recipe: hydra-ens run RECIPE.yaml")
     if engine not in ENGINES:
         raise OptionError(f"--engine {engine} is not known; known: {', '.join(ENGINES)}")
+    check_device(device)
+    if device != "cpu" and engine == "ray":
+        raise OptionError("--device is for --engine here; on Ray, --gpus 1 gives every stage a GPU")
     resources = {"workers": workers, "threads": threads, "gpus": gpus}
     given = [f"--{name}" for name, value in resources.items() if value is not None]
     if given and engine != "ray":
@@ -61,7 +65,7 @@ def run(
         from hydra_ensembles.pipeline.running import output_of
 
         with aside.status("reading data and measuring one forward"):
-            found = estimates(settings, planned(settings, out))
+            found = estimates(settings, planned(settings, out), device)
         if as_json:
             typer.echo(json.dumps([vars(one) for one in found], indent=1))
         else:
@@ -82,7 +86,7 @@ def run(
             told = {name: value for name, value in resources.items() if value is not None}
             done = scale.run_recipe(settings, out, until=until, tell=tell, **told)  # type: ignore[arg-type]
         else:
-            done = run_recipe(settings, out, until=until, tell=tell)
+            done = run_recipe(settings, out, until=until, tell=tell, device=device)
     if "results" not in done.stages:
         where = str(done.stages[until or ""])
         if as_json:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.errors import HydraError, in_one_line
@@ -137,6 +138,12 @@ def as_batches(data: Data, batch_size: int = 64, shuffle: bool = False, seed: in
     return LoaderBatches(data)
 
 
+def is_shuffling_loader(data: Data) -> bool:
+    """Is it a DataLoader that has its rows in another order each time?"""
+    order = getattr(getattr(data, "batch_sampler", None), "sampler", None) or getattr(data, "sampler", None)
+    return isinstance(order, RandomSampler | SubsetRandomSampler | WeightedRandomSampler)
+
+
 def counted_on(data: Data, by: int) -> Data:
     """The same rows in the order, and with the draws, of a seed that is higher by so much; of a loader, as it is."""
     seed = getattr(data, "seed", None)
@@ -176,7 +183,10 @@ def known_labels(labels_B: Tensor, classes: int, error: type[HydraError] = DataE
     >>> known_labels(torch.tensor([0, 2], dtype=torch.uint8), 3)
     tensor([0, 2])
     """
-    labels = torch.as_tensor(labels_B).long()
+    given = torch.as_tensor(labels_B)
+    labels = given.long()
+    if labels.ndim != 1 or bool((labels != given).any()):
+        raise error(f"labels are one whole number an input, found {given.dtype} of shape {tuple(given.shape)}")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise error(f"label {low if low < 0 else high} was found, but the model has {classes} classes, numbered from 0")

@@ -65,7 +65,6 @@ class ImageTransform:
             raise DataError(f"the preprocessing of images lacks '{missing[0]}'; it has {', '.join(sorted(preprocess))}")
         if augment not in AUGMENTATIONS:
             raise DataError(f"augment='{augment}' is not known; it is one of {', '.join(AUGMENTATIONS)}")
-        self.pil = import_extra("PIL.Image", "data", "reading images")
         self.size, self.first_size, self.augment = preprocess["size"], first_size, augment
         self.crop_mode = preprocess.get("crop_mode") or "center"
         if self.crop_mode not in ("center", "squash") or not isinstance(self.size, int):
@@ -77,6 +76,10 @@ class ImageTransform:
         self.interpolation = str(preprocess["interpolation"])
         self.resample = self._resampling(self.interpolation)
         self.mean, self.std = list(preprocess["mean"]), list(preprocess["std"])
+
+    @property
+    def pil(self) -> Any:
+        return import_extra("PIL.Image", "data", "reading images")  # not kept: a module cannot be sent to a process
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 csv as RFC 4180 has it: a field in double quotes may hold commas, quotes written twice, and line breaks.
 tsv as IANA has it: no quoting at all, so that a text may begin with a quotation mark (GLUE's do).
-txt: a line is a text; there is one column, `text`, and no header.
+txt: a line is a text, an empty one too; there is one column, `text`, and no header.
 """
 
 import json
@@ -30,7 +30,7 @@ class LinesTable(Table):
         end = 0
         with path.open("rb") as file:
             for start, record in self._records(file):
-                if record.strip(b"\r\n"):
+                if record.strip(b"\r\n") or self._separator == "":
                     self._starts.append(start)
                 end = start + len(record)
         if not self._starts:

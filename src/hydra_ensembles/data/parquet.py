@@ -22,7 +22,6 @@ class ParquetTable(Table):
 
     def __init__(self, where: str, files: Sequence[Path], cache_bytes: int = CACHE_BYTES):
         self.where = where
-        self._pq = import_extra("pyarrow.parquet", "data", "reading parquet")
         metadata = [self._opened(file).metadata for file in files]
         schema = self._opened(files[0]).schema_arrow
         self.columns = {field.name: _kind(field.type) for field in schema}
@@ -85,9 +84,14 @@ class ParquetTable(Table):
         self._cache.move_to_end(key)
         return self._cache[key]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: not what has been read."""
+        return {**vars(self), "_cache": OrderedDict()}
+
     def _opened(self, file: Path) -> Any:
+        parquet = import_extra("pyarrow.parquet", "data", "reading parquet")
         try:
-            return self._pq.ParquetFile(file)
+            return parquet.ParquetFile(file)
         except Exception as error:
             # Whatever arrow makes of a file that is not parquet.
             raise DataError(f"{file} is truncated or not a parquet file: {in_one_line(error)}") from None

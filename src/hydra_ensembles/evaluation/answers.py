@@ -241,7 +241,7 @@ def in_evaluation_mode(models: list[nn.Module]) -> Iterator[None]:
 
 def load_answers(directory: str | Path) -> Mapping[str, Answers]:
     """All answers kept in the directories of one directory, by name."""
-    directory = Path(directory)
+    directory = Path(directory).expanduser()
     found = sorted(directory.iterdir()) if directory.is_dir() else []
     names = [path.name for path in found if (path / "config.json").is_file()]
     if not names:

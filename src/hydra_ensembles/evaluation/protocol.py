@@ -8,9 +8,9 @@ from itertools import chain, combinations
 from pathlib import Path
 
 import numpy as np
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from hydra_ensembles.data import Batches, Data, DataError, as_batches
+from hydra_ensembles.data.batches import is_shuffling_loader
 from hydra_ensembles.data.fingerprints import fingerprints, source_of
 from hydra_ensembles.errors import HydraError, in_one_line
 from hydra_ensembles.evaluation.shift.tables import ShiftedTable
@@ -110,8 +110,7 @@ class Protocol:
         if isinstance(data, str | Path):
             raise ProtocolError(f"set '{name}' is the path {data}; load_data(path, model) makes batches of it")
         # Rows in another order each time would be compared with other rows of another model.
-        order = getattr(getattr(data, "batch_sampler", None), "sampler", None) or getattr(data, "sampler", None)
-        if isinstance(order, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
+        if is_shuffling_loader(data):
             raise ProtocolError(f"set '{name}' is a loader that shuffles; a test goes through rows in one order")
         try:
             return as_batches(data, self.batch_size)

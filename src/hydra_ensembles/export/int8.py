@@ -40,8 +40,10 @@ def to_int8(directory: str | Path) -> Path:
         quantization.quantize_dynamic(
             draft, draft, op_types_to_quantize=list(KINDS), per_channel=True, weight_type=quantization.QuantType.QInt8
         )
-    said = json.loads((place / "model.json").read_text())
-    (place / "model.json").write_text(json.dumps({**said, "int8": INT8}, indent=1, ensure_ascii=False) + "\n")
+    about = place / "model.json"
+    said = json.dumps({**json.loads(about.read_text("utf-8")), "int8": INT8}, indent=1, ensure_ascii=False)
+    with whole(about) as draft:
+        draft.write_text(said + "\n", encoding="utf-8")
     return path
 
 

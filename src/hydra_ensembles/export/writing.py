@@ -150,7 +150,7 @@ def runner(path: Path) -> Callable[[Inputs], dict[str, Tensor]]:
 
         return ask_onnx
     module = torch.export.load(path).module()
-    said = json.loads((path.parent / "model.json").read_text())["outputs"]
+    said = json.loads((path.parent / "model.json").read_text("utf-8"))["outputs"]
 
     def ask_torch(inputs: Inputs) -> dict[str, Tensor]:
         with torch.no_grad():

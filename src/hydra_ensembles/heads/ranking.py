@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.heads.head_set import Head, HeadSet, HeadSetError
+from hydra_ensembles.store import whole
 
 FORMAT_VERSION = 1
 
@@ -112,16 +113,17 @@ class HeadRanking:
 
     def save(self, path: str | Path) -> Path:
         """Write a JSON file."""
-        path = Path(path)
+        path = Path(path).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+        with whole(path) as draft:
+            draft.write_text(json.dumps(self.to_json(), indent=1) + "\n")
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> "HeadRanking":
         """Read a JSON file."""
         try:
-            content = json.loads(Path(path).read_text())
+            content = json.loads(Path(path).expanduser().read_text())
         except OSError as error:
             raise RankingError(f"{path}: {error.strerror}; write a ranking with 'hydra-ens rank'") from None
         except ValueError as error:

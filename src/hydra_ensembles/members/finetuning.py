@@ -56,10 +56,11 @@ def finetune(
         model: a `Member`, a plain model of a supported family, or a `Hydra`, whose loss is the mean of its members'
             losses: each member learns for itself, and what they share learns from all. A hydra has no dropout.
             Or a `Trainee`, which says itself what of it is trained.
-        train: inputs with labels `(B,)`; tensors are shuffled by the seed and cut by the recipe's batch size.
+        train: inputs with labels `(B,)`; tensors are shuffled by the seed and cut by the recipe's batch size. Batches
+            have an order of their own: `load_data(..., shuffle=True, seed=...)`.
         val: for early stopping and the choice of the best weights; without it neither happens.
         recipe: a `Recipe`, or the name of one in `RECIPES`.
-        seed: instead of the recipe's; of the order of the data and of dropout.
+        seed: instead of the recipe's; of the order of tensors, and of dropout.
         freeze_blocks: instead of the recipe's; members that share their first k blocks keep them as a trunk.
         checkpoint: a directory for a private checkpoint. If one is there that belongs to the same model, data and
             recipe, training goes on from it, to the same bits. It is deleted when training is done.
@@ -69,6 +70,13 @@ def finetune(
     """
     recipe = changed(recipe, seed=seed, freeze_blocks=freeze_blocks)
     trainee = as_trainee(model)
+    if getattr(train, "shuffle", True) is False:
+        warnings.warn(
+            "training goes through these batches in the order of their rows, class by class where they are folders; "
+            "load them with shuffle=True",
+            HydraWarning,
+            stacklevel=2,
+        )
     home = next(model.parameters()).device
     with own_randomness(), trainee.set_up(recipe) as trained, torch.enable_grad(), shown(progress, title) as show:
         train, val = prepared(train, val, recipe)

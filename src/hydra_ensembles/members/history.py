@@ -53,6 +53,12 @@ class History:
         """The best evaluation, by `recipe.stop_on`; None without a validation set."""
         return next((found for found in self.evaluations if found.step == self.best_step), None)
 
+    @property
+    def kept(self) -> Evaluation | None:
+        """The evaluation of the weights that were kept: the best, or the last, which comes after the last step."""
+        last = self.evaluations[-1] if self.evaluations else None
+        return self.best if self.recipe.keep == "best" else last
+
     def to_json(self) -> dict[str, Any]:
         """All fields."""
         return {

@@ -72,7 +72,7 @@ def finetune_members(
             return [take_result(member, task.done) for member, task in zip(members, tasks, strict=True)]
         with _threads(threads):
             return [
-                train_once(member, counted_on(train, recipe.seed - seeds[0]), val, recipe, task, progress)
+                train_once(member, counted_on(train, recipe.seed - min(seeds)), val, recipe, task, progress)
                 for member, recipe, task in zip(members, recipes, tasks, strict=True)
             ]
 
@@ -112,7 +112,7 @@ def _in_processes(
             shutil.rmtree(task.start, ignore_errors=True)  # what a kill left there
             member.save(task.start)
             frozen = [name for name, parameter in member.named_parameters() if not parameter.requires_grad]
-            by = recipe.seed - recipes[0].seed
+            by = recipe.seed - min(one.seed for one in recipes)
             jobs.append(pool.submit(_work, data, by, recipe, task, frozen, dropout_rates(member), share))
         try:
             console = Console(stderr=True)

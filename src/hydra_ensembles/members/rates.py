@@ -26,7 +26,7 @@ def choose_learning_rate(
     checkpoint_every_s: float = 60.0,
     progress: bool | Show | None = None,
 ) -> Recipe:
-    """The recipe with that rate of its grid which gives the best validation; `model` stays as it is.
+    """The recipe with that rate of its grid whose weights, as they are kept, do best on `val`; `model` stays as it is.
 
     Each rate is a whole fine-tuning of a copy, with options as in `finetune`; one without a finite loss is not taken.
     With `checkpoint`, a killed choice goes on where it was, and rates that were done are not tried again.
@@ -39,12 +39,12 @@ def choose_learning_rate(
         for rate, task in zip(rates, tasks, strict=True):
             trial = changed(recipe, learning_rate=rate, seed=seed, freeze_blocks=freeze_blocks)
             try:
-                best = train_once(copy.deepcopy(model), train, val, trial, task, progress).best
+                kept = train_once(copy.deepcopy(model), train, val, trial, task, progress).kept
             except Diverged:
                 continue
-            assert best is not None
-            if math.isfinite(best.nll):
-                merits[rate] = merit_of(best, recipe)
+            assert kept is not None
+            if math.isfinite(kept.nll):
+                merits[rate] = merit_of(kept, recipe)
         if not merits:
             raise Diverged(
                 f"recipe '{recipe.name}': the loss is not finite at any learning rate of {rates}; give lower ones, or "

@@ -17,7 +17,7 @@ from hydra_ensembles.evaluation import (
     TemperatureScaler,
     answers,
 )
-from hydra_ensembles.fusion import Hydra, fuse
+from hydra_ensembles.fusion import fuse
 from hydra_ensembles.heads import HeadRanking, HeadSet, Member, prune
 from hydra_ensembles.members import finetune, select_members
 from hydra_ensembles.members.checkpoint import is_first_process
@@ -135,7 +135,7 @@ def fuse_members(work: Work) -> None:
 
 def fit_decisions(work: Work) -> None:
     """Temperature, OOD threshold and prediction sets, on known data that no test has."""
-    hydra, settings = Hydra.load(next(iter(work.done.values())) / "hydra"), work.recipe.decisions
+    hydra, settings = answering("hydra", work), work.recipe.decisions
     assert settings is not None
     others = _calibrating(work, hydra)
     if settings.temperature != "none":

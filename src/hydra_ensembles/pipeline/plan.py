@@ -3,7 +3,6 @@
 Shapes: T tokens.
 """
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from hydra_ensembles.backbones import Backbone, family_of
-from hydra_ensembles.evaluation.latency import WARM_UP, sample_inputs
+from hydra_ensembles.evaluation.latency import WARM_UP, interleaved, sample_inputs
 from hydra_ensembles.heads import HeadSet, hydra_cost, single_cost
 from hydra_ensembles.heads.cost import DEFAULT_TEXT_TOKENS
 from hydra_ensembles.pipeline.budget import may_go, ranked
@@ -41,12 +40,12 @@ class Estimate:
     seconds: float
 
 
-def estimates(recipe: RunRecipe, plan: list[Planned]) -> list[Estimate]:
+def estimates(recipe: RunRecipe, plan: list[Planned], device: str = "cpu") -> list[Estimate]:
     """By stage, from the sizes of the sets, the shape of the model and one measured forward."""
     recipe = counted(recipe)
     splits = Splits(recipe.data, plan[0].kept.directory.parents[1] / "hashes.json")
     check_fits(recipe, splits)
-    model = load_backbone(recipe)
+    model = load_backbone(recipe).to(device)
     rows = {name: len(splits.rows(name)) for name in splits.references}
     tokens = min(recipe.data.max_tokens or DEFAULT_TEXT_TOKENS, DEFAULT_TEXT_TOKENS)
     mult_adds, seconds = single_cost(Backbone.of(model), text_tokens=tokens).mult_adds, seconds_a_forward(model, tokens)
@@ -62,12 +61,8 @@ def estimates(recipe: RunRecipe, plan: list[Planned]) -> list[Estimate]:
 def seconds_a_forward(model: nn.Module, tokens: int) -> float:
     """The time of the model's own forward of a few inputs, divided by their number; the best of five."""
     inputs = sample_inputs(model, _MEASURED, tokens)
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        family_of(model).own_forward(model, inputs)
-        times.append(time.perf_counter() - started)
-    return min(times) / _MEASURED
+    *_, timings = interleaved({"own": lambda: family_of(model).own_forward(model, inputs)}, rounds=5)
+    return min(timings["own"].times_ms) / 1e3 / _MEASURED
 
 
 def _forwards(stage: str, recipe: RunRecipe, model: nn.Module, rows: dict[str, int]) -> float:

@@ -123,6 +123,7 @@ def run(
     engine: Engine | None = None,
     tell: Tell | None = None,
     progress: bool | None = None,
+    device: str = "cpu",
 ) -> Run:
     """Run every stage that is not done yet.
 
@@ -133,6 +134,7 @@ def run(
         engine: where stages run; `hydra_ensembles.scale` has one for many machines.
         tell: is told of every stage.
         progress: show bars; by default on a terminal.
+        device: where models search and answer, `"cpu"` or `"cuda"`; a training takes a GPU that is there by itself.
     """
     told = tell or (lambda name, what, seconds: None)
     recipe = counted(recipe)
@@ -143,14 +145,14 @@ def run(
         raise StageError(f"there is no stage '{until}'; this recipe has {', '.join(names)}")
     if not all(one.kept.is_done for one in plan):
         check_fits(recipe, Splits(recipe.data, directory / "hashes.json"))
-    done = _run(plan[: 1 + names.index(until)] if until else plan, recipe, directory, engine or Here(), told, progress)
+    wanted = plan[: 1 + names.index(until)] if until else plan
+    work = partial(_work, recipe=recipe, directory=directory, progress=progress, device=device)
+    done = _run(wanted, engine or Here(), work, told)
     _publish(directory, done, plan[names.index("results")].kept)
     return Run(directory, done)
 
 
-def _run(
-    plan: list[Planned], recipe: RunRecipe, directory: Path, engine: Engine, told: Tell, progress: bool | None
-) -> dict[str, Path]:
+def _run(plan: list[Planned], engine: Engine, work: Callable[..., None], told: Tell) -> dict[str, Path]:
     """Each stage as soon as those it comes after are done and the engine has room; the directories, in plan order."""
     left, running, done = list(plan), dict[str, Planned](), dict[str, Path]()
     while left or running:
@@ -164,7 +166,7 @@ def _run(
                 left.remove(one)
                 told(name, "started", 0.0)
                 running[name] = one
-                engine.start(one.stage, partial(_work, one, recipe, dict(done), directory, progress))
+                engine.start(one.stage, partial(work, one, dict(done)))
         if running:
             name = engine.finished()
             kept = running.pop(name).kept
@@ -178,7 +180,9 @@ def _has_room(engine: Engine, running: Mapping[str, Planned], stage: Stage) -> b
     return len(running) < (1 if is_alone else engine.at_once)
 
 
-def _work(one: Planned, recipe: RunRecipe, done: dict[str, Path], directory: Path, progress: bool | None) -> None:
+def _work(
+    one: Planned, done: dict[str, Path], recipe: RunRecipe, directory: Path, progress: bool | None, device: str
+) -> None:
     """One stage, in whichever process; of several that a launcher started, the first writes."""
     started = time.monotonic()
     stage, place = one.stage, one.kept.directory
@@ -188,9 +192,11 @@ def _work(one: Planned, recipe: RunRecipe, done: dict[str, Path], directory: Pat
     seconds = {name: Kept(kept).seconds for name, kept in done.items()}
     try:
         with _threads(recipe.threads):
-            stage.work(Work(recipe, splits, inputs, seconds, place, directory, progress))
+            stage.work(
+                Work(recipe, splits, inputs, seconds, place, directory, progress, "cpu" if stage.trains else device)
+            )
             if is_first_process():
-                one.kept.finish(stage, recipe, started)
+                one.kept.finish(stage, recipe, started, device)
     except HydraError as error:
         raise type(error)(f"stage '{stage.name}': {error}") from error
 

@@ -60,6 +60,8 @@ class Work:
     shared: Path
     """Scratch that runs share: corrupted images."""
     progress: bool | None
+    device: str = "cpu"
+    """Where models compute; a training asks Accelerate."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Kept:
         except (OSError, ValueError):  # not there, or cut off by a full disk
             return False
 
-    def finish(self, stage: Stage, recipe: RunRecipe, started: float) -> None:
+    def finish(self, stage: Stage, recipe: RunRecipe, started: float, device: str) -> None:
         """Write down how the stage came about; only then it counts as done."""
         about = {
             **self.facts,
@@ -125,6 +127,7 @@ class Kept:
             "dtype": "float32",  # of weights and searches; the precision of a training is among its settings
             "versions": versions(),
             "threads": torch.get_num_threads(),
+            **({} if stage.trains else {"device": device}),  # Accelerate chooses for a training
             "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "seconds": round(time.monotonic() - started, 2),
         }

@@ -23,7 +23,8 @@ def load_backbone(recipe: RunRecipe) -> nn.Module:
 
 def load_base(work: Work) -> nn.Module:
     """The base model: fine-tuned, or as it was loaded."""
-    return Member.load(work.done["base"] / "model") if "base" in work.done else load_backbone(work.recipe)
+    model = Member.load(work.done["base"] / "model") if "base" in work.done else load_backbone(work.recipe)
+    return model.to(work.device)
 
 
 def subject(work: Work) -> nn.Module:
@@ -37,9 +38,10 @@ def subject(work: Work) -> nn.Module:
 def answering(name: str, work: Work) -> Any:
     """The base, the members, or the hydra, from the stages before."""
     if name == "members":
-        return [Member.load(path / "member") for stage, path in work.done.items() if stage.startswith("member-")]
+        paths = [path for stage, path in work.done.items() if stage.startswith("member-")]
+        return [Member.load(path / "member").to(work.device) for path in paths]
     if name == "hydra":
-        return Hydra.load((work.done.get("decisions") or work.done["fusion"]) / "hydra")
+        return Hydra.load((work.done.get("decisions") or work.done["fusion"]) / "hydra").to(work.device)
     return subject(work)
 
 

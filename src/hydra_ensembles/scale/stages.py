@@ -37,13 +37,15 @@ def run_recipe(
         until: the last stage to run.
         workers: how many stages at once; as many as Ray has room for by default.
         threads: CPU threads of a stage.
-        gpus: of a stage; of more than one, a training shares its batches among them through Accelerate.
+        gpus: of a stage, which computes there; of more than one, a training shares its batches among them through
+            Accelerate.
         tell: is told of every stage.
     """
     with cluster(None if workers is None else workers * threads) as ray:
         engine = StagesOnRay(ray, workers_of(ray, workers, threads, gpus), threads, gpus)
         own_threads = recipe.model_copy(update={"threads": threads})
-        return run(own_threads, output_of(recipe, output).absolute(), until=until, engine=engine, tell=tell)
+        where, device = output_of(recipe, output).absolute(), "cuda" if gpus else "cpu"
+        return run(own_threads, where, until=until, engine=engine, tell=tell, device=device)
 
 
 class StagesOnRay:

@@ -6,7 +6,9 @@ them is a plain model that somebody else put together.
 
 import hashlib
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store.whole import draft_of, whole
 
 FORMAT_VERSION = 1
-TENSORS, CONFIG = "model.safetensors", "config.json"
+TENSORS, CONFIG, DRAFT = "model.safetensors", "config.json", ".draft"
 
 
 class StoreError(HydraError):
@@ -50,13 +52,25 @@ def _write(directory: Path, kind: str | None, config: Mapping[str, Any], tensors
     try:
         check_may_write(directory, kind)
         directory.mkdir(parents=True, exist_ok=True)
-        with whole(directory / TENSORS) as draft:
-            save_file(owned, draft, metadata={"format": "pt", "mark": mark})
+        with _emptied(directory / DRAFT) as room, whole(directory / TENSORS) as draft:
+            save_file(owned, room / TENSORS, metadata={"format": "pt", "mark": mark})
+            (room / TENSORS).replace(draft)
         with whole(directory / CONFIG) as draft:
             draft.write_text(text, encoding="utf-8")
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # a full disk is the one or the other
         raise StoreError(f"{directory} cannot be written: {error}") from error
     return directory
+
+
+@contextmanager
+def _emptied(room: Path) -> Iterator[Path]:
+    """A directory that is gone afterwards: safetensors, when killed, leaves a file beside the one that it writes."""
+    shutil.rmtree(room, ignore_errors=True)
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
 
 
 def check_may_write(directory: str | Path, kind: str | None) -> None:
@@ -65,7 +79,7 @@ def check_may_write(directory: str | Path, kind: str | None) -> None:
     if directory.exists() and not directory.is_dir():
         raise StoreError(f"{directory} is a file; a store is a directory")
     found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    drafts = [draft_of(directory / name).name for name in (TENSORS, CONFIG)]  # of a write that was killed
+    drafts = [DRAFT, *(draft_of(directory / name).name for name in (TENSORS, CONFIG))]  # of a write that was killed
     found = [name for name in found if name not in drafts]
     if not found or (found == [TENSORS] and _mark(directory) is not None):
         return

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from families import BY_NAME, model_of
 from hydra_ensembles import HeadSet, circuit_ranking, prune
@@ -37,6 +38,12 @@ def test_with_noise_as_unknown_inputs_the_gap_is_in_the_separation_too():
     assert found.gaps[0] == pytest.approx(0)
     assert min(found.gaps[2:]) > 0.02
     assert found.rows == 40
+
+
+def test_a_loader_that_shuffles_cannot_be_cut_in_halves():
+    shuffling = DataLoader(TensorDataset(*noise(20)), batch_size=5, shuffle=True)
+    with pytest.raises(AnalysisError, match="the known data are a loader that shuffles"):
+        selection_overfit(model_of("timm"), shuffling, objective="acc", remove=1)
 
 
 def test_scores_are_those_of_the_search_and_of_models_pruned_by_hand():

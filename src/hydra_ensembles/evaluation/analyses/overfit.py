@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hydra_ensembles.data import Batch, Batches, Data, as_batches
-from hydra_ensembles.data.batches import epoch_order, rows_at
+from hydra_ensembles.data.batches import epoch_order, is_shuffling_loader, rows_at
 from hydra_ensembles.evaluation.analyses.subject import AnalysisError
 from hydra_ensembles.heads import Head, HeadRanking
 from hydra_ensembles.scoring import circuit_ranking
@@ -117,6 +117,9 @@ def selection_overfit(
     """
     if splits < 1:
         raise AnalysisError(f"at least one split is needed, found splits={splits}")
+    for what, data in (("known", id_data), ("unknown", ood_data)):
+        if data is not None and is_shuffling_loader(data):
+            raise AnalysisError(f"the {what} data are a loader that shuffles; halves need rows in one order")
     known = as_batches(id_data, batch_size)
     unknown = None if ood_data is None else as_batches(ood_data, batch_size)
     for what, batches in (("known", known), ("unknown", unknown)):
