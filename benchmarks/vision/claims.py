@@ -39,7 +39,7 @@ def near_best_brier(severity: int, within: float = 0.01) -> Callable[[str], Foun
             return None
         best = min(found, key=lambda name: found[name])
         ours = found["hydra (Taylor)"]
-        return Found(f"{ours:.3f}, best {found[best]:.3f} ({best})", HOLDS if ours - found[best] <= within else FAILS)
+        return Found(f"{ours:.4f}, best {found[best]:.4f} ({best})", HOLDS if ours - found[best] <= within else FAILS)
 
     return look
 
