@@ -49,6 +49,16 @@ def test_images_are_resized_and_cut_as_their_processor_does(size, crop, tmp_path
     check_is_theirs(tmp_path, processor)
 
 
+def test_a_whole_processor_says_how_images_are_prepared(tmp_path):
+    from transformers import CLIPImageProcessorPil, CLIPProcessor, CLIPTokenizer
+
+    tokenizer = CLIPTokenizer({"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2}, [])
+    images = CLIPImageProcessorPil(resample=2, size={"height": 16, "width": 16}, do_center_crop=False)
+    CLIPProcessor(images, tokenizer).save_pretrained(tmp_path)
+    assert not (tmp_path / "preprocessor_config.json").exists()
+    check_is_theirs(tmp_path, images)
+
+
 @pytest.mark.parametrize(
     ("kind", "size"),
     [("CLIPFeatureExtractor", 16), ("CLIPImageProcessor", 20), ("BitImageProcessor", 20), ("DeiTFeatureExtractor", 20)],

@@ -9,8 +9,8 @@ from transformers import BertForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from families import IMAGE, _open_clip, _timm, _torchvision, model_of
-from hydra_ensembles import Backbone, fuse
-from hydra_ensembles.backbones import UnsupportedBackbone
+from hydra_ensembles import Backbone, fuse, load_model
+from hydra_ensembles.backbones import UnknownReference, UnsupportedBackbone
 from hydra_ensembles.backbones.stems import InputError
 
 
@@ -312,3 +312,25 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtra, match=r"building a timm model needs the 'vision' extra: pip install"):
         load_model("timm:vit_tiny_patch16_224")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"problem_type": "multi_label_classification"}, "made for multi_label_classification, not for one label"),
+        ({"num_labels": 1}, "has one output, as for regression"),
+    ],
+)
+def test_models_that_do_not_choose_one_of_several_classes_are_refused(settings, said):
+    config = copy.deepcopy(model_of("bert").config)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    with pytest.raises(UnsupportedBackbone, match=said):
+        Backbone.of(BertForSequenceClassification(config))
+
+
+def test_another_number_of_classes_than_a_stored_classifier_has_is_refused(tmp_path):
+    model_of("bert").save_pretrained(tmp_path)
+    with pytest.raises(UnknownReference, match="has a classifier for 5 classes, 3 were asked for"):
+        load_model(f"hf:{tmp_path}", num_labels=3)
+    assert load_model(f"hf:{tmp_path}", num_labels=5).config.num_labels == 5

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from families import model_of
-from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ranking, fuse, prune
+from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ranking, describe, fuse, prune
 from hydra_ensembles.backbones import UnknownReference, UnsupportedBackbone, load_model, origin_of
 from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
@@ -349,6 +349,7 @@ def test_a_directory_of_open_clip_is_named_by_open_clip(tmp_path):
     with torch.no_grad():
         assert torch.equal(found.encode_image(images()), own.encode_image(images()))
     assert origin_of(found).preprocess["mean"] == [0.1] * 3
+    assert describe(load_model(f"open_clip:{tmp_path}", weights=False)).total == describe(found).total
     assert files_of(f"open_clip:{tmp_path}")[0].name == "open_clip_config.json"
     (tmp_path / "open_clip_config.json").write_text("{")
     with pytest.raises(UnknownReference, match="open_clip cannot read"):

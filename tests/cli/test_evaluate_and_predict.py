@@ -434,3 +434,15 @@ def test_usage_errors_are_typer_s(pictures, run):
     assert run("evaluate", pictures.hydra).returncode == 2
     assert run("evaluate", pictures.hydra, "--id-test", pictures.known, "--resamples", "-1").returncode == 2
     assert run("predict", pictures.hydra).returncode == 2
+
+
+def test_what_is_wrong_with_the_input_is_not_said_of_the_output(pictures, run, tmp_path, monkeypatch):
+    def unread(*_, **__):
+        raise OSError("the disk of the input is gone")
+
+    monkeypatch.setattr("hydra_ensembles.evaluation.answers", unread)
+    done = run("predict", pictures.hydra, pictures.known, "--out", str(tmp_path / "p.csv"))
+    assert done.returncode == 1
+    assert "the disk of the input is gone" in done.stderr
+    assert "--out" not in done.stderr
+    assert not list(tmp_path.iterdir())

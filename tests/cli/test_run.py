@@ -45,6 +45,9 @@ def test_a_run_can_stop_after_a_stage(kitchen, run):
     assert json.loads(again.stdout)["until"] == "members"
     refused = run("run", str(kitchen.recipe()), "--threads", "2", "--gpus", "1")
     assert "--threads and --gpus say what a stage gets on Ray; add --engine ray" in refused.stderr
+    assert "stage 'lunch'" in run("run", str(kitchen.recipe()), "--until", "lunch", "--dry-run").stderr
+    plan = json.loads(run("run", str(kitchen.recipe()), "--until", "members", "--dry-run", "--json").stdout)
+    assert plan[-1]["name"] == "members"
     refused = run("run", str(kitchen.recipe()), "--until", "lunch")
     assert refused.returncode == 1
     assert "there is no stage 'lunch'; this recipe has base, ranking-acc" in refused.stderr

@@ -458,3 +458,13 @@ def test_a_mark_before_a_quoted_first_field_that_goes_on_is_read(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbf"first\nline",1\nb,2\n')
     rows = open_data(tmp_path / "a.csv", header=False, text="0", label="1")
     assert [row.input for row in rows] == ["first\nline", "b"]
+
+
+def test_a_damaged_page_behind_a_whole_footer_names_its_file(tmp_path):
+    path = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"text": ["text"] * 400}), path, compression="NONE", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[4:40] = b"\xff" * 36
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"damaged\.parquet is damaged"):
+        list(open_data(path))

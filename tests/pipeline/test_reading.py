@@ -62,6 +62,11 @@ def test_a_key_that_stands_twice_is_refused():
         parse_recipe(TEXT + "seed: 4\n")
 
 
+def test_a_day_that_no_month_has_is_one_line():
+    with pytest.raises(RecipeError, match="not YAML: day is out of range"):
+        parse_recipe("name: 2026-02-30")
+
+
 def test_the_schema_in_the_repository_is_the_readers_own(repository):
     written = json.loads((repository / "recipes" / "recipe.schema.json").read_text())
     assert written == RunRecipe.model_json_schema(), "renew it: hydra-ens run --schema > recipes/recipe.schema.json"

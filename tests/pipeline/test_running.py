@@ -19,10 +19,12 @@ from safetensors.torch import load_file
 
 from hydra_ensembles import HeadSet, Hydra, Member, describe
 from hydra_ensembles.data import open_data
+from hydra_ensembles.data.rows import Rows
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation import Evaluation
 from hydra_ensembles.heads import layer_divergence, overlap
 from hydra_ensembles.pipeline import SplitError, Splits, parse_recipe, planned, read_recipe, run
+from hydra_ensembles.pipeline.making import unknown_source
 from hydra_ensembles.pipeline.splits import CHOOSING
 from hydra_ensembles.pipeline.stage import Kept, Stage, StageError
 from hydra_ensembles.pipeline.stages import stages_of
@@ -555,3 +557,28 @@ def test_a_set_that_heads_were_chosen_with_is_known_behind_a_variable(kitchen, m
     done = run(read_recipe(kitchen.recipe(data__ood_val="${CHOSEN}")), "out", until="fusion")
     hydra = Hydra.load(done.stages["fusion"] / "hydra")
     assert hydra.provenance["chosen_with"] == [{"source": f"{kitchen.place.name}/oodval.npz"}]
+
+
+def test_sets_that_are_not_simply_files_are_read_once_a_plan(kitchen, monkeypatch):
+    pq.write_table(pa.table({"image": [png(p) for p in pictures(3, 8)["images"]], "label": [i % 4 for i in range(8)]}),
+                   "val-0.parquet")  # fmt: skip
+    digests, digest = [], Rows.digest.func
+    monkeypatch.setattr(Rows, "digest", property(lambda rows: digests.append(rows.where) or digest(rows)))
+    planned(read_recipe(kitchen.recipe(data__id_val="val-*.parquet")), "out")
+    assert len([where for where in digests if "val-" in where]) == 1
+
+
+def test_results_follow_what_the_recipe_says_of_itself(finished, kitchen):
+    place, _, _ = finished
+    shutil.copytree(place / "out" / "stages", kitchen.place / "out" / "stages")
+    done, told = told_by(read_recipe(kitchen.recipe(name="renamed")), "out")
+    assert done.results["recipe"]["name"] == "renamed"
+    assert [name for name, what in told.items() if what == "done"] == ["results"]
+
+
+def test_heads_that_were_chosen_without_unknown_inputs_say_so(kitchen):
+    for objectives, expected in ((["acc"], None), (["avg"], "oodval.npz"), (["ood"], "oodval.npz")):
+        recipe = read_recipe(kitchen.recipe(ranking__objectives=objectives, members__how="sample", members__pool=4))
+        assert (unknown_source(recipe) or "").rpartition("/")[2] == (expected or "")
+    taylor = read_recipe(kitchen.recipe(ranking__method="taylor-global", members__how="calibration"))
+    assert unknown_source(taylor) is None

@@ -351,3 +351,19 @@ def test_the_command_tells_what_it_wrote(reviews, scored, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["score", *asked, "--id", "id", "--rows-a-block", "10", "--batch-size", "4", "--workers", "2"])
     assert "35 of 35 rows scored, 0 quarantined, " in capsys.readouterr().out
+
+
+def test_images_behind_linked_folders_are_scored_too(tmp_path):
+    for place in ("elsewhere/cat", "photos/dog"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "1.png").write_bytes(b"")
+    (tmp_path / "photos" / "cat").symlink_to(tmp_path / "elsewhere" / "cat")
+    (tmp_path / "photos" / "again").symlink_to(tmp_path / "photos")
+    assert [file.path for file in list_input(str(tmp_path / "photos")).files] == ["cat/1.png", "dog/1.png"]
+
+
+def test_an_output_inside_the_input_is_refused(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for inside in ("photos", "photos/scored"):
+        with pytest.raises(ScaleError, match="lies in the input"):
+            score("timm:test_vit", str(tmp_path / "photos"), str(tmp_path / inside))

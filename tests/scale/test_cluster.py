@@ -46,3 +46,16 @@ def test_another_error_is_not_tried_again(slow_ray):
     with pytest.raises(Exception, match="no such resource"), room.cluster(1):
         pass
     assert happened == ["init", "shutdown"]
+
+
+def test_a_ray_that_somebody_else_started_here_is_not_joined(monkeypatch):
+    asked = {}
+    fake = SimpleNamespace(init=asked.update, shutdown=lambda: None, is_initialized=lambda: False)
+    monkeypatch.setattr(room, "import_extra", lambda *_: fake)
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with room.cluster(2):
+        assert asked["address"] == "local"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with room.cluster():
+        assert asked["address"] == "10.0.0.1:6379"

@@ -246,3 +246,20 @@ def test_outcomes_without_rows_lie_where_others_do():
         some = Outcome(rows.bool(), rows, rows)
         joined = Outcome.join([Outcome.join([], 2, rows.device), some])
     assert joined.known_AN.shape == (2, 3)
+
+
+def test_a_journal_that_two_searches_wrote_at_once_is_refused(tmp_path):
+    model, known, journal = model_of("timm"), labelled(16), tmp_path / "j.jsonl"
+    circuit_ranking(model, known, objective="acc", remove=1, journal=journal)
+    task, entry = journal.read_text().splitlines()
+    journal.write_text("\n".join([task, entry, entry]) + "\n")
+    with pytest.raises(JournalError, match="twice, as two searches at once write it; name another file"):
+        circuit_ranking(model, known, objective="acc", remove=2, journal=journal)
+
+
+@pytest.mark.parametrize("scope", ["global", "layer"])
+def test_taylor_scores_that_are_not_finite_are_refused(scope):
+    inputs, labels = labelled(8)
+    inputs[3, 0, 0, 0] = float("nan")
+    with pytest.raises(ScoringError, match="gradients that are not finite"):
+        taylor_ranking(model_of("timm"), (inputs, labels), 1, scope=scope)

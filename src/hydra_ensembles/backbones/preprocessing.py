@@ -23,6 +23,7 @@ _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "
 # Whose processors take a bare number, as older files have it, for the shorter side; all others for both.
 _OF_SHORTER_SIDE = ("CLIP", "Bit")
 _CONVNEXT_CUTS_BELOW = 384
+_VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
 _UNLIMITED = 10**6  # tokenizer_config.json says 1e30 where it means that it does not know
 
 
@@ -112,7 +113,7 @@ def _max_positions(config: Any) -> int | None:
 def _tokenizer_json(directory: Path) -> dict[str, Any] | None:
     if (directory / "tokenizer.json").is_file():
         return _json(directory / "tokenizer.json")
-    if not any((directory / name).is_file() for name in ("vocab.txt", "vocab.json", "tokenizer.model")):
+    if not any((directory / name).is_file() for name in _VOCABULARIES):
         return None
     transformers = import_extra("transformers", "text", "converting a tokeniser")
     try:
@@ -126,7 +127,9 @@ def _tokenizer_json(directory: Path) -> dict[str, Any] | None:
 
 
 def _image_preprocess(directory: Path) -> dict[str, Any] | None:
+    # A whole processor of transformers 5 is one file, with the image's inside.
     settings = _json(directory / "preprocessor_config.json")
+    settings = settings or _json(directory / "processor_config.json").get("image_processor") or {}
     if not settings:
         return None
     size, crop = settings.get("size", 224), settings.get("crop_size", settings.get("size", 224))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones.backbone import build_model, family_of, filled
@@ -144,6 +145,7 @@ def _load_open_clip(directory: Path, weights: bool, settings: dict[str, Any]) ->
                 load_weights=False,
                 pretrained_image=False,
                 pretrained_text=False,
+                device="cpu" if weights else "meta",
                 # Of an image tower of timm nothing else says the size.
                 force_image_size=config["vision_cfg"].get("image_size"),
                 **more,
@@ -237,6 +239,12 @@ def _from_pretrained(transformers: Any, directory: Path, weights: bool, settings
         _check_task(directory, config)
     if not weights:
         return auto.from_config(config)  # type: ignore[no-any-return]
+    stored = transformers.AutoConfig.from_pretrained(directory, **local)
+    if "num_labels" in settings and settings["num_labels"] != stored.num_labels and _has_classifier(directory):
+        raise UnknownReference(
+            f"hf:{directory} has a classifier for {stored.num_labels} classes, {settings['num_labels']} were asked "
+            "for; leave the number out, or save the model without its classifier"
+        )
     model, report = auto.from_pretrained(
         directory, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **local
     )
@@ -251,6 +259,15 @@ def _from_pretrained(transformers: Any, directory: Path, weights: bool, settings
             stacklevel=2,
         )
     return model  # type: ignore[no-any-return]
+
+
+def _has_classifier(directory: Path) -> bool:
+    """Do the stored tensors hold one?"""
+    for path in directory.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            if any(name.startswith("classifier.") for name in file.keys()):  # noqa: SIM118
+                return True
+    return False
 
 
 def _check_task(directory: Path, config: Any) -> None:

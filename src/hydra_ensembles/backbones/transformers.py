@@ -78,6 +78,10 @@ def view(model: Any) -> Backbone:
         )
     if getattr(model.config, "is_decoder", False):
         raise UnsupportedBackbone(f"{type(model).__name__}: decoders are not supported")
+    if getattr(model.config, "problem_type", None) not in (None, "single_label_classification"):
+        raise UnsupportedBackbone(f"{type(model).__name__}: made for {model.config.problem_type}, not for one label")
+    if model.config.num_labels == 1:
+        raise UnsupportedBackbone(f"{type(model).__name__}: has one output, as for regression; classes are several")
     prefix = model.base_model_prefix
     if hasattr(base, "encoder") and hasattr(base.encoder, "layer"):
         return _bert(model, base, prefix)

@@ -53,6 +53,8 @@ class ErrorPredictor(nn.Module):
             sizes = [3 * E + min(GAPS, C - 1), *hidden]
             layers = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
             self.mlp = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
+        for part in (self.queries, self.keys, self.values, self.mlp):
+            part.to(classes_CE.device)
 
     def fit(
         self, train: Data, val: Data | None = None, recipe: Recipe | str | None = None, **options: Any

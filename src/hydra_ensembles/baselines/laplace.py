@@ -50,10 +50,10 @@ class LastLayerLaplace(nn.Module):
         with torch.no_grad():
             seen_ND, features_NE = _seen(network, "text", None)
         prompts_CD = _prompts(seen_ND, features_NE, classifier.prompts.shape[1])
-        self.text = LayerPosterior(prompts_CD.shape[1], features_NE.shape[1])
+        self.text = LayerPosterior(prompts_CD.shape[1], features_NE.shape[1]).to(prompts_CD.device)
         image = last_layer(classifier, "vision")
         width = image.weight.shape[0 if image.transposed else 1] + (image.bias is not None)
-        self.vision = LayerPosterior(width, features_NE.shape[1])
+        self.vision = LayerPosterior(width, features_NE.shape[1]).to(prompts_CD.device)
         self.register_buffer("prompts_CD", prompts_CD)
         weight_ED = _weight(last_layer(classifier, "text"))
         self.register_buffer("class_mean_CE", prompts_CD @ weight_ED.T)
@@ -105,8 +105,8 @@ class LastLayerLaplace(nn.Module):
     def members(self, inputs: Inputs) -> Tensor:
         """Logits of the one network `(B, 1, C)`, as sure as its last layers are."""
         with torch.no_grad():
-            assert isinstance(inputs, Tensor)
-            return self._logits(*self._seen_images(inputs))[:, None].to(inputs.dtype)
+            images = inputs if isinstance(inputs, Tensor) else inputs["pixel_values"]
+            return self._logits(*self._seen_images(images))[:, None].to(images.dtype)
 
     def cost(self, text_tokens: int | None = None) -> Cost:
         """One network, two more matrices for each layer's covariance, and a variance for each similarity."""

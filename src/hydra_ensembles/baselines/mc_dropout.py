@@ -57,7 +57,10 @@ class McDropout(nn.Module):
 
 @contextmanager
 def _dropping(network: nn.Module) -> Iterator[None]:
-    """Within, every part is in training mode: attention drops its weights by a flag of its own, not by a layer."""
+    """Within, every part is in training mode: attention drops its weights by a flag of its own, not by a layer.
+
+    So is what else is random in training: blocks or patches that a network was built to drop.
+    """
     modes = {module: module.training for module in network.modules()}
     network.train()
     try:

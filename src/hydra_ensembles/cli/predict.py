@@ -4,7 +4,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -133,14 +133,26 @@ def _written(out: Path) -> Iterator[Callable[[Lines], None]]:
     """What writes lines to a file; the file appears when all are there."""
     from hydra_ensembles.store import whole
 
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        if out.is_dir():
-            raise OptionError(f"--out {out} is a directory; name a file")
-        with whole(out) as draft, _WRITERS[out.suffix](draft) as write:
-            yield write
-    except OSError as error:
-        raise OptionError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    @contextmanager
+    def told() -> Iterator[None]:
+        """Not around the caller's own work, whose errors are others."""
+        try:
+            yield
+        except OSError as error:
+            raise OptionError(f"--out {out} cannot be written: {error.strerror or error}") from None
+
+    with ExitStack() as opened:
+        with told():
+            out.parent.mkdir(parents=True, exist_ok=True)
+            if out.is_dir():
+                raise OptionError(f"--out {out} is a directory; name a file")
+            write = opened.enter_context(_WRITERS[out.suffix](opened.enter_context(whole(out))))
+
+        def written(lines: Lines) -> None:
+            with told():
+                write(lines)
+
+        yield written
 
 
 @contextmanager

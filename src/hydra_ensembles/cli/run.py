@@ -62,10 +62,10 @@ def run(
     settings = read_recipe(recipe)
     if dry_run:
         from hydra_ensembles.pipeline.plan import estimates
-        from hydra_ensembles.pipeline.running import output_of
+        from hydra_ensembles.pipeline.running import cut, output_of
 
         with aside.status("reading data and measuring one forward"):
-            found = estimates(settings, planned(settings, out), device)
+            found = estimates(settings, cut(planned(settings, out), until), device)
         if as_json:
             typer.echo(json.dumps([vars(one) for one in found], indent=1))
         else:

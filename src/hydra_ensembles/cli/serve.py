@@ -57,7 +57,7 @@ def serve(
 
     def say(address: str) -> None:
         starting.stop()
-        described = "" if TOKEN in os.environ else f"described at {address}/docs; "
+        described = "" if os.environ.get(TOKEN) else f"described at {address}/docs; "
         console.print(f"{address}/predict  ({described}Ctrl-C ends it)", highlight=False, soft_wrap=True)
 
     try:

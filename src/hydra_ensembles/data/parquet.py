@@ -64,7 +64,7 @@ class ParquetTable(Table):
     def column(self, name: str) -> list[Any]:
         values: list[Any] = []
         for file, group in self._groups:
-            values += self._opened(file).read_row_group(group, columns=[name])[name].to_pylist()
+            values += self._read(file, group, [name])[name].to_pylist()
         return values
 
     def names(self, column: str) -> list[str] | None:
@@ -80,9 +80,15 @@ class ParquetTable(Table):
             while len(self._cache) >= self.blocks_in_memory:
                 self._cache.popitem(last=False)
             file, group = self._groups[block]
-            self._cache[key] = self._opened(file).read_row_group(group, columns=list(columns))
+            self._cache[key] = self._read(file, group, list(columns))
         self._cache.move_to_end(key)
         return self._cache[key]
+
+    def _read(self, file: Path, group: int, columns: list[str]) -> Any:
+        try:
+            return self._opened(file).read_row_group(group, columns=columns)
+        except OSError as error:  # a footer that is whole, and a page that is not
+            raise DataError(f"{file} is damaged: {in_one_line(error)}") from None
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: not what has been read."""

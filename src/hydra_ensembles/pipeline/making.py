@@ -127,10 +127,19 @@ def fuse_members(work: Work) -> None:
     members = [Member.load(path / "member") for path in work.done.values()]
     hydra = fuse(members, mlp=work.recipe.fusion.mlp, last_block=work.recipe.fusion.last_block)
     hydra.provenance = {"recipe": work.recipe.name, "seed": work.recipe.seed, "made_from": _names(work)}
-    if work.recipe.data.ood_val is not None:
-        source = Path(split_range(expand(work.recipe.data.ood_val))[0])
-        hydra.provenance["chosen_with"] = [{"source": "/".join(source.parts[-2:])}]
+    if (source := unknown_source(work.recipe)) is not None:
+        hydra.provenance["chosen_with"] = [{"source": source}]
     hydra.save(work.directory / "hydra")
+
+
+def unknown_source(recipe: RunRecipe) -> str | None:
+    """The end of the path of the unknown inputs that heads are chosen with; None where they are chosen with none."""
+    joint = recipe.members.how == "joint"
+    objectives = recipe.ranking.objectives[: 1 if joint else None]
+    looks = (joint or recipe.ranking.method == "circuit") and any(one != "acc" for one in objectives)
+    if recipe.data.ood_val is None or not looks:
+        return None
+    return "/".join(Path(split_range(expand(recipe.data.ood_val))[0]).parts[-2:])
 
 
 def fit_decisions(work: Work) -> None:

@@ -38,6 +38,8 @@ def parse_recipe(text: str, where: str = "recipe") -> RunRecipe:
         line = "" if mark is None else f" line {mark.line + 1}"
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise RecipeError(f"{where}{line}: not YAML: {problem}") from None
+    except ValueError as error:  # a day that no month has
+        raise RecipeError(f"{where}: not YAML: {error}") from None
     except (TypeError, RecursionError):
         raise RecipeError(f"{where}: a key that is no text, or a section inside itself; neither is a recipe") from None
     if not isinstance(content, dict):

@@ -140,16 +140,21 @@ def run(
     recipe = counted(recipe)
     directory = output_of(recipe, output)
     plan = planned(recipe, directory)
+    wanted = cut(plan, until)
+    if not all(one.kept.is_done for one in plan):
+        check_fits(recipe, Splits(recipe.data, directory / "hashes.json"))
+    work = partial(_work, recipe=recipe, directory=directory, progress=progress, device=device)
+    done = _run(wanted, engine or Here(), work, told)
+    _publish(directory, done, next(one.kept for one in plan if one.stage.name == "results"))
+    return Run(directory, done)
+
+
+def cut(plan: list[Planned], until: str | None) -> list[Planned]:
+    """The plan up to a stage."""
     names = [one.stage.name for one in plan]
     if until is not None and until not in names:
         raise StageError(f"there is no stage '{until}'; this recipe has {', '.join(names)}")
-    if not all(one.kept.is_done for one in plan):
-        check_fits(recipe, Splits(recipe.data, directory / "hashes.json"))
-    wanted = plan[: 1 + names.index(until)] if until else plan
-    work = partial(_work, recipe=recipe, directory=directory, progress=progress, device=device)
-    done = _run(wanted, engine or Here(), work, told)
-    _publish(directory, done, plan[names.index("results")].kept)
-    return Run(directory, done)
+    return plan if until is None else plan[: 1 + names.index(until)]
 
 
 def _run(plan: list[Planned], engine: Engine, work: Callable[..., None], told: Tell) -> dict[str, Path]:

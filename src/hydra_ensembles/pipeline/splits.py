@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,12 @@ class Splits:
     memory: Path
     """A file that remembers hashes and class names of files that have not changed since."""
     allowed: frozenset[str] | None = None
+    seen: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What has been read once is not read again for this view, nor for those made of it."""
 
     def only(self, *names: str) -> "Splits":
         """The same data, but no other splits than these."""
-        return Splits(self.data, self.memory, frozenset(names))
+        return Splits(self.data, self.memory, frozenset(names), self.seen)
 
     @property
     def references(self) -> dict[str, str]:
@@ -74,12 +76,13 @@ class Splits:
         reference, options = self.references[self._naming], self._options(self._naming)
         about = ["classes", reference, options, _stamp(expand(reference))]
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-        known = _read(self.memory)
-        if key not in known or about[-1] is None:
+        known = self.seen if key in self.seen else _read(self.memory)
+        if key not in known or (about[-1] is None and known is not self.seen):
             named = open_data(reference, **options)
             known[key] = named.classes if named.labels is not None and named.labels_were_names else None
             if about[-1] is not None:
                 _write(self.memory, known)
+        self.seen[key] = known[key]
         found: list[str] | None = known[key]
         return found
 
@@ -99,13 +102,14 @@ class Splits:
         about = [reference, self._columns(name), _stamp(expand(reference))]
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
         known = _read(self.memory)
-        content = known.get(key)
-        if content is None or about[-1] is None:
+        content = self.seen.get(key, None if about[-1] is None else known.get(key))
+        if content is None:
             rows = self.rows(name)
             content = [rows.digest, rows.classes]
             # Images elsewhere may change while the file that names them does not.
             if about[-1] is not None and not rows.names_files:
                 _write(self.memory, known | {key: content})
+        self.seen[key] = content
         prepared = [content, self.data.max_tokens, self.data.first_size, self.data.batch_size]
         return json_digest(prepared)
 

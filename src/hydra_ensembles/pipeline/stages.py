@@ -17,6 +17,7 @@ from hydra_ensembles.pipeline.making import (
     rank_by_circuit,
     rank_by_taylor,
     train_base,
+    unknown_source,
 )
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits
@@ -62,7 +63,8 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
         reads = ("train", "id_val") if tuned else ()
         work = partial(make_member, m)
         stages.append(Stage(name, work, settings, reads, (*base, "members"), trains=tuned is not None))
-    stages.append(Stage("fusion", fuse_members, recipe.fusion.model_dump(), (), tuple(members)))
+    settings = {**recipe.fusion.model_dump(), "chosen_with": unknown_source(recipe)}
+    stages.append(Stage("fusion", fuse_members, settings, (), tuple(members)))
     after = {"base": base, "members": tuple(members), "hydra": ("fusion",)}
     if recipe.decisions is not None:
         reads = ("id_val",) if data.id_cal is None else ("id_cal",)
@@ -92,7 +94,8 @@ def stages_of(recipe: RunRecipe) -> list[Stage]:
     made = tuple(stage for model in recipe.evaluation.models for stage in networks[model])
     stages.append(Stage("costs", measure_costs, measured, (), (*base, *made), chooses=False, alone=True))
     # Format 2: the names of the classes as labels were numbered.
-    stages.append(Stage("results", write_results, {}, (), ("members", *evaluated, "costs"), chooses=False, format=2))
+    told = recipe.model_dump(mode="json", exclude={"output"})  # they say names and places, which no other stage needs
+    stages.append(Stage("results", write_results, told, (), ("members", *evaluated, "costs"), chooses=False, format=2))
     return stages
 
 

@@ -1,7 +1,6 @@
 """The model card of a run's hydra: what it is, what it was measured at, what it is for and what not."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from hydra_ensembles.evaluation.protocol import AVERAGE, ID_TEST
 from hydra_ensembles.report.first_screen import first_screen
 from hydra_ensembles.report.runs import HYDRA, ReportError, Run, read_run
-from hydra_ensembles.report.words import short
+from hydra_ensembles.report.words import model_name, short
 from hydra_ensembles.store import read_config
 
 _ANSWERS = {"accuracy": "accuracy", "brier": "Brier", "nll": "NLL", "ece": "ECE"}
@@ -63,14 +62,8 @@ def _front_matter(takes: str, licence: str | None) -> str:
 
 
 def _backbone(recipe: Mapping[str, Any]) -> str:
-    reference = str((recipe.get("backbone") or {}).get("model", "a backbone that its recipe does not name"))
-    if reference.startswith("hf:pkg:"):  # a package is the same everywhere
-        return f"`{reference}`"
-    # Of a path of the machine that made it, only its end is of use to others.
-    found = re.fullmatch(r"(timm|torchvision|open_clip|hf):([^$]*)", reference)
-    scheme, path = (f"{found[1]}:", found[2]) if found else ("", reference)
-    name = path.rstrip("/").replace("\\", "/").split("/")[-1]
-    return f"`{scheme}{name}`"
+    reference = (recipe.get("backbone") or {}).get("model", "a backbone that its recipe does not name")
+    return f"`{model_name(str(reference))}`"
 
 
 def _table(run: Run) -> str:

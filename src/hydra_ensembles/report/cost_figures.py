@@ -8,7 +8,7 @@ from hydra_ensembles.optional import import_extra
 from hydra_ensembles.report.drawing import Plate, as_percent, legend, new_figure
 from hydra_ensembles.report.looks import LIGHT, Looks
 from hydra_ensembles.report.runs import Series
-from hydra_ensembles.report.words import each, percent, short
+from hydra_ensembles.report.words import each, milliseconds, percent, short
 
 _COSTS = {"params": "parameters", "mult_adds": "multiply-adds an input", "latency_ms": "milliseconds a batch"}
 _QUALITIES = {"accuracy": "right answers", "ece": "confidence off by (ECE)", "auroc": "AUROC, unknown inputs"}
@@ -85,7 +85,7 @@ def _quartiles(series: Series, what: str) -> tuple[float, float]:
 
 
 def _said(value: float, what: str) -> str:
-    return f"{value:.3g} ms" if what == "latency_ms" else short(value)
+    return milliseconds(value) if what == "latency_ms" else short(value)
 
 
 def _multiples(looks: Looks, what: str) -> str:

@@ -8,7 +8,7 @@ from hydra_ensembles.evaluation.protocol import AVERAGE, GROUPS, ID_TEST, SHIFTS
 from hydra_ensembles.report.cautions import cautions, scattered
 from hydra_ensembles.report.runs import BASE, HYDRA, MEMBERS, Run
 from hydra_ensembles.report.verdicts import UNDECIDED, Verdict, verdict_in_a_sentence, verdict_of
-from hydra_ensembles.report.words import listed, many, of_100, percent, short, times
+from hydra_ensembles.report.words import listed, many, milliseconds, of_100, percent, short, times
 
 _NINETY = (0.85, 0.95)
 _ENOUGH = 20
@@ -205,8 +205,8 @@ def _cost(run: Run) -> Answer:
     if base is None:
         figure = f"{short(mine['mult_adds'])} multiply-adds"
         text = f"{short(mine['params'])} parameters, {figure} an input"
-        text += f", {time:.3g} ms a batch ({measured})" if time else ""
-        return Answer("cost", "What does it cost?", f"{time:.3g} ms a batch" if time else figure, f"{text}.")
+        text += f", {milliseconds(time)} a batch ({measured})" if time else ""
+        return Answer("cost", "What does it cost?", f"{milliseconds(time)} a batch" if time else figure, f"{text}.")
     arithmetic, size = (times(mine[what] / base[what]) for what in ("mult_adds", "params"))
     before = _milliseconds(base)
     if not time or not before:

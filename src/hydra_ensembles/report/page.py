@@ -9,7 +9,7 @@ from hydra_ensembles.report.first_screen import FirstScreen
 from hydra_ensembles.report.looks import DARK, LIGHT, Look
 from hydra_ensembles.report.runs import Run
 from hydra_ensembles.report.sections import Section
-from hydra_ensembles.report.words import each, many
+from hydra_ensembles.report.words import each, many, model_name
 
 GLOSSARY = {
     "Hydra": "Several pruned copies of one network, fused into a single network that answers with all of them at once.",
@@ -38,6 +38,7 @@ def page(
     sections: Sequence[Section],
     drawings: Mapping[str, str],
     runs: Sequence[Run],
+    has_files: bool,
 ) -> str:
     """The whole page; `drawings` are the plates of the sections as SVG, by key."""
     jinja2 = import_extra("jinja2", "report", "writing the page")
@@ -57,6 +58,7 @@ def page(
         light=LIGHT,
         dark=DARK,
         version=__version__,
+        has_files=has_files,
     )
     return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
@@ -66,9 +68,7 @@ def _facts(run: Run) -> str:
     told = run.models[run.subject]
     facts = [f"Intervals from {many(told['resamples'], 'resample')} of the rows, seed {told['seed']}"]
     if run.recipe:
-        reference = str(run.recipe.get("backbone", {}).get("model", ""))
-        packaged = "hf:pkg:"
-        model = reference.removeprefix(packaged) if packaged in reference else reference.rpartition("/")[2]
+        model = model_name(str(run.recipe.get("backbone", {}).get("model", "")))
         facts.insert(0, f"Recipe {run.recipe.get('name')}, backbone {model}, seed {run.recipe.get('seed')}")
     if run.seconds:
         slowest = sorted(run.seconds.items(), key=lambda stage: -stage[1])[:3]

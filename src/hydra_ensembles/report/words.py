@@ -1,5 +1,6 @@
-"""Numbers as a person says them."""
+"""Numbers and names as a person says them."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -55,13 +56,22 @@ def times(ratio: float) -> str:
 def short(number: float) -> str:
     """A large number in few digits.
 
-    >>> short(22_713_216), short(17_563_828_224), short(950)
-    ('22.7 M', '17.6 G', '950')
+    >>> short(22_713_216), short(17_563_828_224), short(999_700), short(950)
+    ('22.7 M', '17.6 G', '1 M', '950')
     """
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
+        if number >= 0.9995 * size:  # what would be rounded up to it
             return f"{number / size:.3g} {letter}"
     return f"{number:g}"
+
+
+def milliseconds(value: float) -> str:
+    """A time in few digits.
+
+    >>> milliseconds(4.5678), milliseconds(1234.5)
+    ('4.57 ms', '1,234 ms')
+    """
+    return f"{value:.3g} ms" if value < 100 else f"{value:,.0f} ms"
 
 
 def many(number: int, one: str, more: str | None = None) -> str:
@@ -80,6 +90,19 @@ def each(parts: Sequence[tuple[str, str]]) -> str:
     'base 76.4 %, hydra 75.9 %'
     """
     return ", ".join(f"{name} {value}" for name, value in parts)
+
+
+def model_name(reference: str) -> str:
+    """A model's reference without a path of the machine that it lay on, of which only the end is of use to others.
+
+    >>> model_name("hf:models/my-bert/"), model_name("hf:pkg:minilm/model"), model_name("${M:-/home/me/vit}")
+    ('hf:my-bert', 'hf:pkg:minilm/model', 'vit')
+    """
+    if reference.startswith("hf:pkg:"):  # a package is the same everywhere
+        return reference
+    found = re.fullmatch(r"(timm|torchvision|open_clip|hf):([^$]*)", reference)
+    scheme, path = (f"{found[1]}:", found[2]) if found else ("", reference)
+    return scheme + path.replace("\\", "/").rstrip("/}").split("/")[-1]
 
 
 def slug(text: str) -> str:

@@ -76,7 +76,7 @@ def write_report(
         )
         for run in found
     ]
-    text = page(title, screens, {one.label: look for one, look in looks.items()}, sections, drawings, found)
+    text = page(title, screens, {one.label: look for one, look in looks.items()}, sections, drawings, found, files)
     directory.mkdir(parents=True, exist_ok=True)
     with whole(directory / "report.html") as draft:
         draft.write_text(text, encoding="utf-8")

@@ -24,10 +24,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.data import Batches, DataError, Rows, batches_for, open_data
 from hydra_ensembles.data.loading import classes_of, preprocess_of
 from hydra_ensembles.data.opening import open_images
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, in_one_line
 from hydra_ensembles.evaluation import answers
 from hydra_ensembles.evaluation.answers import model_digest
 from hydra_ensembles.evaluation.loading import load_network
@@ -94,7 +95,10 @@ def score(
         run, and those of all workers together.
     """
     started = time.monotonic()
-    found, model, output = list_input(address, id_column), load_network(reference).eval(), absolute(output)
+    output = absolute(output)
+    if f"{output}/".startswith(f"{absolute(expand(address)).rstrip('/')}/"):
+        raise ScaleError(f"the output {output} lies in the input, and would be part of it; name another directory")
+    found, model = list_input(address, id_column), load_network(reference).eval()
     columns = {"text": text, "image": image}
     about = {
         "format": 2,
@@ -142,6 +146,7 @@ def _scored(ray: Any, left: list[Block], settings: Mapping[str, Any], options: d
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    context.raise_original_map_exception = True  # else nobody learns what failed
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     pool = data.ActorPoolStrategy(size=options.pop("workers"))
     items = [{"block": block} for block in left]
@@ -154,7 +159,7 @@ def _scored(ray: Any, left: list[Block], settings: Mapping[str, Any], options: d
                 raise ScaleError(problem)
             yield int(batch["rows"][0])
     except ray.exceptions.RayTaskError as error:
-        raise ScaleError(f"a worker failed: {error.cause}") from error
+        raise ScaleError(f"a worker failed: {in_one_line(error.cause)}") from error
 
 
 class Scorer:

@@ -46,7 +46,8 @@ def cluster(cpus: int | None = None) -> Iterator[Any]:
     if address:
         ray.init(address=address, **quiet)
     else:
-        _start(ray, num_cpus=cpus, include_dashboard=False, _node_ip_address=LOCALHOST, **quiet)
+        # "local": else a Ray that anybody started on this machine would be joined.
+        _start(ray, address="local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOCALHOST, **quiet)
     try:
         yield ray
     finally:

@@ -6,6 +6,7 @@ blocks again.
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.data import DataError
-from hydra_ensembles.data.folders import IMAGES
+from hydra_ensembles.data.folders import IMAGES, walk
 from hydra_ensembles.data.lines import object_in
 from hydra_ensembles.data.opening import SUFFIXES
 from hydra_ensembles.errors import in_one_line
@@ -97,7 +98,7 @@ def list_input(address: str, id_column: str | None = None) -> Input:
     files, path = file_system(address)
     try:
         if files.isdir(path):
-            root, found, above = path, sorted(files.find(path)), address
+            root, found, above = path, _below(files, path), address
         else:
             found = sorted(files.glob(path)) if "*" in path else [path] if files.exists(path) else []
             root, above = _directory(path), _directory(address)
@@ -126,6 +127,13 @@ def list_input(address: str, id_column: str | None = None) -> Input:
         raise DataError(f"{address} holds images, which have no column '{id_column}'; the output names their files")
     text = import_extra("pyarrow", "data", "writing parquet").string()
     return Input(above, tuple(listed), False, id_types.pop() if len(id_types) == 1 else text)
+
+
+def _below(files: Any, path: str) -> list[str]:
+    """All files of a directory; on this disk also those behind links, as everywhere else."""
+    if not is_local(files):
+        return sorted(files.find(path))
+    return sorted(os.path.join(parent, name) for parent, _, names in walk(Path(path)) for name in names)
 
 
 def _directory(address: str) -> str:

@@ -5,6 +5,7 @@ again by Ray catches up by itself. The driver keeps the greedy state and the jou
 on Ray or without it.
 """
 
+import copy
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -91,7 +92,7 @@ class Searcher:
         working.remove(set(working.keep) - set(keep))
         working.work.block_forwards = 0.0
         found, own = working.outcomes(candidates, [(0, batch)], None if beside is None else [beside])
-        return found, own, working.work.block_forwards
+        return found.cpu(), own.cpu(), working.work.block_forwards  # a driver may have no GPU
 
 
 class Crew:
@@ -112,7 +113,7 @@ class Crew:
         # Ray starts a dead worker again and sends it again what it was asked.
         options = {"num_cpus": threads, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
         # In a list Ray hands on the reference as it is; it comes with every shard, for workers that are started again.
-        self.model = [ray.put(model)]
+        self.model = [ray.put(copy.deepcopy(model).cpu())]
         searcher = ray.remote(Searcher).options(**options)
         self.workers = [searcher.remote(threads, gpus > 0) for _ in range(number)]
         result_of(ray, [worker.start.remote(self.model) for worker in self.workers])

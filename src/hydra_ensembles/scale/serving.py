@@ -14,7 +14,7 @@ from typing import Any
 from hydra_ensembles.backbones.references import expand
 from hydra_ensembles.errors import in_one_line
 from hydra_ensembles.optional import import_extra
-from hydra_ensembles.scale.cluster import LOCALHOST, ScaleError, cluster, is_there
+from hydra_ensembles.scale.cluster import LOCALHOST, ScaleError, cluster, is_there, workers_of
 from hydra_ensembles.scale.front import Ask, front
 from hydra_ensembles.scale.limits import Limits, Refusal
 from hydra_ensembles.scale.replica import Replica, Served
@@ -65,17 +65,19 @@ def serve(
         place = _everywhere(reference)
         handle = running(name, place)
         is_ours = handle is None
-        if handle is None:
-            handle = deploy(name, place, replicas, max_replicas, threads, gpus, batch_size, wait_ms, limits.waiting)
-        app = front(
-            asking(ray, handle, limits.tries),
-            kind,
-            limits=limits,
-            token=os.environ.get(TOKEN),
-            name=Path(reference).name,
-            ready=partial(are_replicas_running, name),
-        )
+        if is_ours:
+            workers_of(ray, replicas, threads, gpus)  # Ray would wait for what it has not, and say nothing
         try:
+            if handle is None:
+                handle = deploy(name, place, replicas, max_replicas, threads, gpus, batch_size, wait_ms, limits.waiting)
+            app = front(
+                asking(ray, handle, limits.tries),
+                kind,
+                limits=limits,
+                token=os.environ.get(TOKEN) or None,
+                name=Path(reference).name,
+                ready=partial(are_replicas_running, name),
+            )
             run_front(app, host, port, started)
         finally:
             if is_shared and is_ours:  # a Ray of our own ends with the block

@@ -20,7 +20,7 @@ from hydra_ensembles.data import Data
 from hydra_ensembles.data.batches import inputs_to
 from hydra_ensembles.heads import Head, HeadRanking, ablate, own_logits
 from hydra_ensembles.scoring.candidates import heads_in
-from hydra_ensembles.scoring.journal import Journal
+from hydra_ensembles.scoring.journal import Journal, JournalError
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, check_objective, outcome, scores
 from hydra_ensembles.scoring.racing import Ask, Race
 from hydra_ensembles.scoring.working import SearchData, Working, own_copy
@@ -120,6 +120,10 @@ def circuit_ranking(
         for number in range(remove):
             if number < len(book.entries):
                 step = _from_entry(book.entries[number])
+                if step.head not in candidates:
+                    raise JournalError(
+                        f"{book.path} removes {step.head} twice, as two searches at once write it; name another file"
+                    )
                 run.replay(step)
             else:
                 started, working.work.block_forwards = time.perf_counter(), 0.0

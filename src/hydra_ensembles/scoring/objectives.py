@@ -35,6 +35,9 @@ class Outcome:
     def __getitem__(self, candidates: Tensor | slice) -> "Outcome":
         return Outcome(self.right_AN[candidates], self.known_AN[candidates], self.unknown_AU[candidates])
 
+    def cpu(self) -> "Outcome":
+        return Outcome(self.right_AN.cpu(), self.known_AN.cpu(), self.unknown_AU.cpu())
+
     @classmethod
     def join(cls, parts: Sequence["Outcome"], candidates: int = 1, device: torch.device | None = None) -> "Outcome":
         """The rows of several outcomes of the same candidates; of none, no rows, on a device."""

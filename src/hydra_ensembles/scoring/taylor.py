@@ -4,6 +4,7 @@ G is the gradient of the mean loss over the calibration set; a head's score is t
 W_q, W_k and W_v. Shapes: H heads, K head dim, D width.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from statistics import fmean
 
@@ -103,6 +104,8 @@ def taylor_scores(working: Working, batches: Batches, only: tuple[str, int] | No
         scores_H = torch.stack([p.double().unflatten(0, (H, K)).mean(dim=(1, 2)) for p in products]).mean(dim=0)
         heads = [Head(tower, layer, index) for index in working.keep[tower][layer]]
         by_head |= dict(zip(heads, scores_H.tolist(), strict=True))
+    if not all(map(math.isfinite, by_head.values())):
+        raise ScoringError("the model gives gradients that are not finite; check its weights and the inputs")
     return by_head
 
 
