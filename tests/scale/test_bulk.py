@@ -100,8 +100,9 @@ def test_what_is_there_is_passed_over_and_another_run_refused(reviews, scored, m
     assert {file.name: file.stat().st_mtime_ns for file in (reviews / "out").glob("part-*")} == before
     with pytest.raises(ScaleError, match="was begun with another rows_a_block"):
         score(*asked, **{**options, "rows_a_block": 11})
+    shutil.copytree(reviews / "in", reviews / "strange", ignore=shutil.ignore_patterns("*.jsonl"))
     with pytest.raises(ScaleError, match="holds parquet files but no _manifest"):
-        score(asked[0], asked[1], str(reviews / "in"))
+        score(asked[0], asked[1], str(reviews / "strange"))
 
 
 class BeganScoring(Exception):
