@@ -239,12 +239,13 @@ def _from_pretrained(transformers: Any, directory: Path, weights: bool, settings
         _check_task(directory, config)
     if not weights:
         return auto.from_config(config)  # type: ignore[no-any-return]
-    stored = transformers.AutoConfig.from_pretrained(directory, **local)
-    if "num_labels" in settings and settings["num_labels"] != stored.num_labels and _has_classifier(directory):
-        raise UnknownReference(
-            f"hf:{directory} has a classifier for {stored.num_labels} classes, {settings['num_labels']} were asked "
-            "for; leave the number out, or save the model without its classifier"
-        )
+    if "num_labels" in settings and _has_classifier(directory):
+        stored = transformers.AutoConfig.from_pretrained(directory, **local).num_labels
+        if settings["num_labels"] != stored:
+            raise UnknownReference(
+                f"hf:{directory} has a classifier for {stored} classes, {settings['num_labels']} were asked for; leave "
+                "the number out, or save the model without its classifier"
+            )
     model, report = auto.from_pretrained(
         directory, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **local
     )
