@@ -108,8 +108,8 @@ def as_markdown() -> str:
     )
     lines = [head, "|---|--:|---|" + "--:|" * 7]
     for row in json.loads((RESULTS / "latency.json").read_text())["rows"]:
-        compiled = ", compiled" if row.get("mode") == "compiled" else ""
-        of = [f"{row['hydra_ms'] / row[key]:.2f}" if key in row else "–" for key in OF]
+        compiled = ", compiled" if row["mode"] == "compiled" else ""
+        of = [f"{row['hydra_over'][who]:.2f}" for who in OF]
         lines.append(
             f"| {row['dtype']}{compiled} | {row['batch']} | {variant_of(row)} | {row['single_ms']:.0f} | "
             f"{row['hydra_ms']:.0f} | {' | '.join(of)} | {row['arithmetic_ratio']:.2f} |"
@@ -119,7 +119,7 @@ def as_markdown() -> str:
     return "\n".join(lines)
 
 
-OF = ("bare_ms", "members_ms", "deep_ensembles_ms", "single_ms")
+OF = ("bare", "members", "deep_ensembles", "single")
 
 
 def variant_of(row: Mapping[str, Any]) -> str:
@@ -161,20 +161,21 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    point, points = words(__doc__, 3), []
-    if point and point not in [[mode, dtype, str(batch)] for mode, dtype, batch in POINTS]:
+    named = {(mode, dtype, str(batch)): f"latency/vit-b16-{mode}-{dtype}-{batch}" for mode, dtype, batch in POINTS}
+    point = tuple(words(__doc__, 3))
+    if point and point not in named:
         sys.exit(f"{' '.join(point)} is no point, as eager fp32 4 is; without words all are measured")
-    for mode, dtype, batch in POINTS:
-        name = f"latency/vit-b16-{mode}-{dtype}-{batch}"
-        if point == [mode, dtype, str(batch)]:
-            torch.set_num_threads(THREADS)
-            # Else what is compiled too often would go on uncompiled, without a word.
-            torch._dynamo.config.fail_on_recompile_limit_hit = True
-            write_results(name, vit_b16(mode, dtype, batch))
-            return
+    if point:
+        torch.set_num_threads(THREADS)
+        # Else what is compiled too often would go on uncompiled, without a word.
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        mode, dtype, batch = point
+        write_results(named[point], vit_b16(mode, dtype, int(batch)))
+        return
+    for point, name in named.items():
         if not (RESULTS / f"{name}.json").exists():
-            subprocess.run([sys.executable, __file__, mode, dtype, str(batch)], check=True)
-        points.append(json.loads((RESULTS / f"{name}.json").read_text()))
+            subprocess.run([sys.executable, __file__, *point], check=True)
+    points = [json.loads((RESULTS / f"{name}.json").read_text()) for name in named.values()]
     rows, costs = [row for point in points for row in point["rows"]], points[0]["costs"]
     story = {"points": [point["provenance"] for point in points]}
     write_results("latency", {"rows": rows, "costs": costs, "provenance": story})

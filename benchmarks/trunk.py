@@ -60,8 +60,8 @@ def speeds_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     found: dict[Fraction, dict[tuple[str, int], tuple[float, float]]] = {}
     for row in rows:
         point = row["dtype"], row["batch"]
-        if row.get("mode") == "eager" and row["last_block"] == "read" and point in TIMED:
-            ratios = row["hydra_ms"] / row["single_ms"], row["arithmetic_ratio"]
+        if row["mode"] == "eager" and row["last_block"] == "read" and point in TIMED:
+            ratios = row["hydra_over"]["single"], row["arithmetic_ratio"]
             found.setdefault(Fraction(row["trunk"], BLOCKS), {})[point] = ratios
     return {
         str(share): {

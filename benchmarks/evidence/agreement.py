@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
+from evidence.choosing import CONTROL_SEEDS
 from evidence.ledger import FAILS, HOLDS, UNDECIDED, Claim, Found
+from evidence.page import read
 from evidence.summary import results_of
-from evidence.verdicts import ONE_MEMBER
+from evidence.verdicts import CHOSEN, ONE_MEMBER
 
 Results: TypeAlias = Mapping[tuple[str, int], Mapping[str, Any]]
 Pairs: TypeAlias = Callable[[Results], Iterator[tuple[float, float]]]
@@ -125,6 +127,31 @@ def scores() -> list[Claim]:
             "hydra-circuit-SEED",
         ),
     ]
+
+
+def control_of_chosen(picks: Mapping[str, Pick]) -> list[Claim]:
+    """Is the hydra that validation data chose above as many random heads? A pair a seed; `picks` by what a claim says.
+
+    Intervals would need networks that are gone; two seeds decide nothing, but show their figures.
+    """
+
+    def claim(says: str, pick: Pick) -> Claim:
+        def look(setting: str) -> Found | None:
+            said = read(setting, CHOSEN)
+            if not said.get("control"):
+                return None
+            first, second = said["chosen"], said["control"]
+
+            def pairs(found: Results) -> Iterator[tuple[float, float]]:
+                for seed in CONTROL_SEEDS:
+                    one, other = (100 * pick(_column(found[method, seed])) for method in (first, second))
+                    yield one, other
+
+            return agreement(pairs, [first, second], last_seed=CONTROL_SEEDS[-1])(setting)
+
+        return Claim(says, "ours", "", look, "claims/")
+
+    return [claim(says, pick) for says, pick in picks.items()]
 
 
 def seeds() -> list[Claim]:

@@ -18,8 +18,8 @@ from provenance import RESULTS
 
 METRICS = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95 (lower is better)", "aupr": "AUPR"}
 COSTS = "cost.png"
-LABEL_WIDTH = 32
-"""Characters of a line beside the figure of costs, which leave it most of its width."""
+LABEL_WIDTH, LABEL_INCHES = 32, 0.2
+"""Characters of a line beside the figure of costs, which leave it most of its width, and how high a line is."""
 Pictures: TypeAlias = Mapping[str, tuple[str, Callable[[], Any]]]
 """By file name, a title and what draws it."""
 FILLS = ("full", "none", "left", "top")
@@ -93,7 +93,8 @@ def intervals(setting: str, methods: Sequence[str]) -> dict[str, tuple[float, fl
 
 def draw_costs(methods: Mapping[str, Any], drawn: Mapping[str, tuple[float, float]]) -> Any:
     """OOD AUROC against multiply-adds, every method; upright lines say how far it moves."""
-    figure = new_figure(7.2, 4.2)
+    lines = sum(fill(name, LABEL_WIDTH).count("\n") + 1 for name in methods)
+    figure = new_figure(8.0, max(4.2, LABEL_INCHES * lines))
     panel = figure.subplots()
     single = methods["single"]["mult_adds"]["mean"]
     for place, (name, found) in enumerate(methods.items()):

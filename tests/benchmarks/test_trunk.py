@@ -31,7 +31,7 @@ def invented(tmp_path, monkeypatch):
     def time(ratios):
         rows = [
             {"mode": "eager", "dtype": dtype, "batch": batch, "trunk": blocks, "last_block": "read"}
-            | {"hydra_ms": 100 * ratio, "single_ms": 100, "arithmetic_ratio": ratio}
+            | {"hydra_over": {"single": ratio}, "arithmetic_ratio": ratio}
             for blocks, ratio in ratios.items()
             for dtype, batch in trunk.TIMED
         ]
@@ -100,7 +100,7 @@ def test_one_slow_point_is_enough_against_a_share(invented, tmp_path):
     write("text", TEXT)
     time({6: 1.5})
     rows = json.loads((tmp_path / "latency.json").read_text())["rows"]
-    slower = [{**rows[0], "hydra_ms": 161.0}, *rows[1:]]
+    slower = [{**rows[0], "hydra_over": {"single": 1.61}}, *rows[1:]]
     assert trunk.speeds_of(slower)["1/2"]["largest_ratio"] == 1.61
     assert trunk.speeds_of(rows[1:]) == {}
     others = [{**row, "mode": "compiled"} for row in rows] + [{**row, "last_block": "full"} for row in rows]
