@@ -161,7 +161,9 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    named = {(mode, dtype, str(batch)): f"latency/vit-b16-{mode}-{dtype}-{batch}" for mode, dtype, batch in POINTS}
+    named: dict[tuple[str, ...], str] = {
+        (mode, dtype, str(batch)): f"latency/vit-b16-{mode}-{dtype}-{batch}" for mode, dtype, batch in POINTS
+    }
     point = tuple(words(__doc__, 3))
     if point and point not in named:
         sys.exit(f"{' '.join(point)} is no point, as eager fp32 4 is; without words all are measured")

@@ -60,8 +60,6 @@ class Row:
     """Kept, as the paper's tables have it."""
     members: tuple[str, ...] = ()
     """Networks of a hydra before fusion."""
-    model: Callable[[], Any] | None = None
-    """How its network is built, where that is no stored one."""
 
 
 def row(networks: Networks, method: str, seed: int) -> Row:
@@ -87,7 +85,7 @@ def row(networks: Networks, method: str, seed: int) -> Row:
             return McDropout(networks.load(unit), PASSES, setting.dropout)
 
         part = asked(networks, f"mc-dropout-{seed}", dropping, (unit,))
-        return Row(method, seed, (part,), lambda: dropping().cost(setting.tokens), whole, model=dropping)
+        return Row(method, seed, (part,), lambda: dropping().cost(setting.tokens), whole)
     if method == "DE-heads":
         units = [networks.classifier(one) for one in several]
         part = ask_hydra(networks, f"classifiers-{seed}", units)
@@ -131,10 +129,7 @@ def hydra_row(
         members = [networks.load(unit) for unit in units]
         return cost_of_hydra(networks, members, mlp)
 
-    def model() -> nn.Module:
-        return fuse([networks.load(unit) for unit in units], mlp=mlp)
-
-    return Row(method, seed, (part,), fused, heads, tuple(units), model)
+    return Row(method, seed, (part,), fused, heads, tuple(units))
 
 
 def cost_of_hydra(networks: Networks, members: Sequence[Member], mlp: str = "average") -> Cost:
@@ -159,7 +154,7 @@ def _rebuilt_row(networks: Networks, method: str, seed: int) -> Row:
         return networks.load_method(unit, start)
 
     part = asked(networks, f"{slug}-{seed}", build, (unit,))
-    return Row(method, seed, (part,), lambda: build().cost(setting.tokens), str(setting.heads), model=build)
+    return Row(method, seed, (part,), lambda: build().cost(setting.tokens), str(setting.heads))
 
 
 def members_of(networks: Networks, kind: str, seed: int, keep: int | None = None) -> list[str]:

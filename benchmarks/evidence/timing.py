@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evidence.methods import PASSES, REBUILT, SEEDS_OF, Row, file_name, hydra_of
+from evidence.methods import PASSES, REBUILT, SEEDS_OF, file_name, hydra_of
 from evidence.networks import Networks, drawn_heads
-from hydra_ensembles import fuse
+from hydra_ensembles import Backbone, fuse
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.baselines import DeepEnsemble, McDropout
 from hydra_ensembles.baselines.classifiers import draw_classifier
@@ -26,30 +26,24 @@ from provenance import machine, provenance, write_results
 BATCH, ROUNDS, THREADS = 4, 20, 2
 ALONE = ("Taylor", "CircAvg")
 """First members of hydras."""
+FROM_PRETRAINED = "from pre-trained"
+"""In the names of variants whose members are trained as a whole, so that nothing is the same in all."""
 
 
-def measure(networks: Networks, packages: list[str], more: Sequence[str] = (), rows: Sequence[Row] = ()) -> None:
-    """Time every method of a setting, more of them, and rows whose networks are kept.
-
-    Writes `results/SETTING/latency.json`.
-    """
+def measure(networks: Networks, packages: list[str], more: Sequence[str] = ()) -> None:
+    """Time every method of a setting, and more of them. Writes `results/SETTING/latency.json`."""
     methods = [*SEEDS_OF, *networks.setting.more_methods, *more]
     torch.set_num_threads(THREADS)
-    found = timed(networks, methods, rows, BATCH, ROUNDS)
+    found = timed(networks, methods, BATCH, ROUNDS)
     about = provenance(packages=packages, machine=machine())
     write_results(f"{networks.setting.name}/latency", {**found, "provenance": about})
 
 
-def timed(
-    networks: Networks, methods: Sequence[str], rows: Sequence[Row], batch: int, rounds: int
-) -> Mapping[str, Any]:
+def timed(networks: Networks, methods: Sequence[str], batch: int, rounds: int) -> Mapping[str, Any]:
     """Milliseconds a batch by method, and as a ratio to the single network's."""
     setting = networks.setting
     inputs: Inputs = sample_inputs(setting.load(0), batch, setting.tokens)
     runs = {method: _asking(_model(networks, method), inputs) for method in methods}
-    for one in rows:
-        assert one.model is not None
-        runs[one.method] = _asking(one.model().eval(), inputs)
     with torch.inference_mode():
         timings = list(interleaved(runs, rounds))[-1]
     single = timings["single"]
@@ -93,17 +87,22 @@ def _model(networks: Networks, method: str) -> nn.Module:
     if method in ALONE:
         return DeepEnsemble(members).eval()
     assert setting.post is not None
-    trained = setting.post.train_last_blocks or setting.layers
+    whole = FROM_PRETRAINED in method
+    trained = setting.layers if whole else setting.post.train_last_blocks or setting.layers
     for m, one in enumerate(members):
         moved(one.model, m, setting.layers - trained)
-    return fuse(members)
+        for tower in Backbone.of(one.model).towers.values() if whole else ():
+            for p in tower.stem.parameters():
+                p.data.add_(1e-3 * m)
+    return fuse(members, mlp="grouped" if method.endswith("grouped") else "average")
 
 
 def _kept_heads(networks: Networks, method: str) -> list[HeadSet]:
     """Of each member."""
-    setting, path = networks.setting, networks.results(file_name(method, 0))
-    said = json.loads(path.read_text()).get("kept") if path.is_file() else None
-    if said:
-        return [HeadSet.from_json(one) for one in said]
+    setting, name = networks.setting, file_name(method, 0)
+    for path in (networks.results(name), networks.results(f"claims/{name}")):
+        said = json.loads(path.read_text()).get("kept") if path.is_file() else None
+        if said:
+            return [HeadSet.from_json(one) for one in said]
     every, keep = HeadSet.all(setting.load(0)), setting.keep if method in ALONE else hydra_of(networks, method)[1]
     return [drawn_heads(every, keep, m) for m in range(1 if method in ALONE else setting.members)]

@@ -16,7 +16,7 @@ from evidence import networks as made_networks
 from evidence.asking import ask_hydra
 from evidence.choosing import choice, chosen_rows
 from evidence.comparing import compared
-from evidence.methods import REBUILT, SEEDS_OF, heads_of, row
+from evidence.methods import REBUILT, SEEDS_OF, file_name, heads_of, row
 from evidence.networks import Networks
 from evidence.setting import Setting
 from evidence.units import Units
@@ -508,6 +508,22 @@ def test_latency_needs_no_trained_network_and_times_a_hydra_without_a_trunk(netw
     hydra = timing._model(again, "hydra (circuit)")
     assert set(hydra.trunk.values()) == {0}
     assert hydra.num_members == 3
+
+
+def test_a_variant_from_the_pretrained_network_is_timed_with_nothing_shared(networks):
+    heads = [HeadSet.all(networks.setting.load(0)).to_json()] * 3
+    name = "hydra (circuit), from pre-trained, grouped"
+    path = networks.results(f"claims/{file_name(name, 0)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"kept": heads}))
+    try:
+        found = timing._model(networks, name)
+    finally:
+        path.unlink()
+    # Three networks in one, with nothing stored once.
+    assert sum(p.numel() for p in found.parameters()) == 3 * sum(
+        p.numel() for p in networks.setting.load(0).parameters()
+    )
 
 
 def test_pairs_of_figures_must_agree(networks):
