@@ -6,6 +6,8 @@ its arithmetic alone, bare. Each point has a process of its own, as what ran bef
 results file; finished ones are skipped.
 
 Run: python benchmarks/latency.py     (on cores that do nothing else; where they are slow in bf16, for hours)
+     python benchmarks/latency.py eager fp32 4     (one point)
+     python benchmarks/latency.py table     (seconds; puts together the points that are there)
 Writes results/latency/*.json, one a point, results/latency.json, all rows, and docs/pictures/latency.png.
 """
 
@@ -114,6 +116,8 @@ def as_markdown() -> str:
             f"| {row['dtype']}{compiled} | {row['batch']} | {variant_of(row)} | {row['single_ms']:.0f} | "
             f"{row['hydra_ms']:.0f} | {' | '.join(of)} | {row['arithmetic_ratio']:.2f} |"
         )
+    if left := not_measured():
+        lines += ["", f"Not measured yet: {', '.join(left)}."]
     if PICTURE.exists():
         lines += ["", f"![Time a batch, parameters and multiply-adds]({PICTURE.parent.name}/{PICTURE.name})"]
     return "\n".join(lines)
@@ -160,24 +164,22 @@ def _name(row: Mapping[str, Any]) -> str:
     return next(name for name, variant in VARIANTS.items() if variant == (row["trunk"], row["last_block"]))
 
 
-def main() -> None:
-    named: dict[tuple[str, ...], str] = {
-        (mode, dtype, str(batch)): f"latency/vit-b16-{mode}-{dtype}-{batch}" for mode, dtype, batch in POINTS
-    }
-    point = tuple(words(__doc__, 3))
-    if point and point not in named:
-        sys.exit(f"{' '.join(point)} is no point, as eager fp32 4 is; without words all are measured")
-    if point:
-        torch.set_num_threads(THREADS)
-        # Else what is compiled too often would go on uncompiled, without a word.
-        torch._dynamo.config.fail_on_recompile_limit_hit = True
-        mode, dtype, batch = point
-        write_results(named[point], vit_b16(mode, dtype, int(batch)))
-        return
-    for point, name in named.items():
-        if not (RESULTS / f"{name}.json").exists():
-            subprocess.run([sys.executable, __file__, *point], check=True)
-    points = [json.loads((RESULTS / f"{name}.json").read_text()) for name in named.values()]
+NAMED: dict[tuple[str, ...], str] = {
+    (mode, dtype, str(batch)): f"latency/vit-b16-{mode}-{dtype}-{batch}" for mode, dtype, batch in POINTS
+}
+"""Results files by what names a point on the command line."""
+TABLE = "table"
+
+
+def not_measured() -> list[str]:
+    """Points without a results file."""
+    return [" ".join(point) for point, name in NAMED.items() if not (RESULTS / f"{name}.json").exists()]
+
+
+def put_together() -> None:
+    """All rows in one file, and the picture, from the points that are there."""
+    paths = [path for name in NAMED.values() if (path := RESULTS / f"{name}.json").exists()]
+    points = [json.loads(path.read_text()) for path in paths]
     rows, costs = [row for point in points for row in point["rows"]], points[0]["costs"]
     story = {"points": [point["provenance"] for point in points]}
     write_results("latency", {"rows": rows, "costs": costs, "provenance": story})
@@ -185,6 +187,22 @@ def main() -> None:
     with styled():
         draw(rows, costs).savefig(PICTURE, dpi=110, metadata={"Software": None})
     print(as_markdown())
+
+
+def main() -> None:
+    said = tuple(words(__doc__, 3))
+    if said and said not in {*NAMED, (TABLE,)}:
+        sys.exit(f"{' '.join(said)} is no point, as eager fp32 4 is; without words all are measured")
+    if said in NAMED:
+        torch.set_num_threads(THREADS)
+        # Else what is compiled too often would go on uncompiled, without a word.
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        mode, dtype, batch = said
+        write_results(NAMED[said], vit_b16(mode, dtype, int(batch)))
+        return
+    for point in not_measured() if said != (TABLE,) else []:
+        subprocess.run([sys.executable, __file__, *point.split()], check=True)
+    put_together()
 
 
 if __name__ == "__main__":

@@ -46,11 +46,16 @@ WITHOUT = "auroc_without_mnist"
 OPENING = """\
 # Evidence on images: DeiT-Ti on CIFAR-100
 
+How well each method tells unknown images from known ones, against what it costs. Names are explained
+[below](#how-it-was-made), what the figures mean for the paper's claims in
+[docs/evidence.md](../../docs/evidence.md).{missing}"""
+MADE = """\
+## How it was made
+
 Everything here is made from results files by `python benchmarks/vision/table.py` (seconds). `python
 benchmarks/vision/run.py` makes the results files and has taken {hours:.1f} hours of one core so far; it can be killed
 at any time and goes on where it was, and passes over what is done. A second call measures with all seeds what the first
-has chosen; `latency.py` and `architectures.py` beside it make the times and the last table. What the figures mean for
-the paper's claims is in [docs/evidence.md](../../docs/evidence.md).{missing}
+has chosen; `latency.py` and `architectures.py` beside it make the times and the last tables.
 
 DeiT-Ti/16 (12 layers of 3 heads, 192 wide), pre-trained on ImageNet, is trained for three epochs on 35,000 images of
 CIFAR-100 at 96 pixels. Members keep 30 of 36 heads (rows that say so, 24) and are trained for one more epoch as the
@@ -84,8 +89,8 @@ our own, as torch-uncertainty's have no place for them; MIMO has a new stem and 
 sees each batch once a step (the paper: four times), half of the images with itself; MC Dropout is a network of its own,
 trained with dropout 0.1, as DeiT has none; KNN, Mahalanobis and ViM are fitted on training images as they are trained
 on, half of them mirrored; `unstructured` removes as many weights as six heads have, at once, by the second-order score
-of Optimal Brain Apoptosis.
-"""
+of Optimal Brain Apoptosis."""
+TABLES = "## Differences, other scores, other inputs"
 
 
 ANSWERED = {
@@ -129,17 +134,17 @@ def page() -> str:
     named = ", ".join(sorted({one for result in results.values() for one in result["asked_in"]}))
     drawn = [f"{method}, seed {seed}" for (method, seed), result in sorted(results.items()) if result.get("drawn")]
     shared = [says for told in read(NAME, "protocol").get("seen", {}).values() for says in told]
-    parts = [
-        OPENING.format(
+    parts = [OPENING.format(missing=missing(results)), shown.pop(COSTS, "")]
+    parts += [main_table(first, "Known test: CIFAR-100", {WITHOUT: "AUROC without MNIST"}).markdown()]
+    parts += [
+        MADE.format(
             hours=spent,
             answered=ANSWERED.get(named, ""),
-            missing=missing(results),
             drawn=f" ({'; '.join(drawn)})" if drawn else "",
             shared=f" (`results/vision/protocol.json`: {'; '.join(shared)})" if shared else "",
-        )
+        ),
+        TABLES,
     ]
-    parts += [shown.pop(COSTS, "")]
-    parts += [main_table(first, "Known test: CIFAR-100", {WITHOUT: "AUROC without MNIST"}).markdown()]
     for name in ("compared", "compared-chosen"):
         if found := read(NAME, name):
             parts += [difference_table(found["differences"]).markdown()]
