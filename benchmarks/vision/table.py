@@ -190,7 +190,7 @@ def architectures() -> list[str]:
     """A table for each architecture that went through the chain."""
     found = {name: results_of(setting_of(name).name) for name in ARCHITECTURES}
     return [
-        main_table(summary_of(results, COLUMN, SETTING.groups, {}), name).markdown()
+        main_table(ordered(summary_of(results, COLUMN, SETTING.groups, {})), name).markdown()
         for name, results in found.items()
         if results
     ]
@@ -209,7 +209,8 @@ OTHER_ARCHITECTURES = """\
 DeiT-Ti's weights in torchvision's and in transformers' ViT, and in a timm network in the manner of DINOv2 (LayerScale
 and four registers, which start new), each through the whole chain with the same code: 2,000 training images, two
 epochs, searches on 64 + 64 images, 1,000 known and 500 unknown test images a set (`python
-benchmarks/vision/architectures.py`). They show that nothing is special to one family, not how good any of them is."""
+benchmarks/vision/architectures.py`). They show that nothing is special to one family, not how good any of them is. The first two are the same network in
+two libraries, so their rows should agree but for rounding."""
 BEYOND = {
     "Label smoothing (none in the second training)": [
         *("single+", "single+, no smoothing", "DE(D)+", "DE(D)+, no smoothing"),
