@@ -209,8 +209,8 @@ OTHER_ARCHITECTURES = """\
 DeiT-Ti's weights in torchvision's and in transformers' ViT, and in a timm network in the manner of DINOv2 (LayerScale
 and four registers, which start new), each through the whole chain with the same code: 2,000 training images, two
 epochs, searches on 64 + 64 images, 1,000 known and 500 unknown test images a set (`python
-benchmarks/vision/architectures.py`). They show that nothing is special to one family, not how good any of them is. The first two are the same network in
-two libraries, so their rows should agree but for rounding."""
+benchmarks/vision/architectures.py`). They show that nothing is special to one family, not how good any of them is. The
+first two are the same network in two libraries, so their rows should agree but for rounding."""
 BEYOND = {
     "Label smoothing (none in the second training)": [
         *("single+", "single+, no smoothing", "DE(D)+", "DE(D)+, no smoothing"),
