@@ -24,7 +24,7 @@ from evidence.workers import hours
 from families import BY_NAME, CLASSES, model_of
 from hydra_ensembles import HeadSet
 from hydra_ensembles.data.batches import TensorBatches
-from hydra_ensembles.evaluation.answers import load_answers
+from hydra_ensembles.evaluation.answers import answers, load_answers
 from hydra_ensembles.members import Recipe
 
 RECIPE = Recipe("toy", learning_rate=1e-3, epochs=1, dropout=0.1)
@@ -184,9 +184,18 @@ def test_baselines_with_networks_of_their_own_are_trained_kept_and_judged(image_
     assert found["unstructured"]["params"]["mean"] < found["single"]["params"]["mean"]
     for metrics in found.values():
         assert metrics["auroc_without_noise"] == metrics["auroc/almost"]
-    built = row(image_networks, "BatchEnsemble", 0).model()
-    kept = load_file(image_networks.units.directory("networks/batchensemble-0") / "member" / "weights.safetensors")
+    setting, units = image_networks.setting, image_networks.units
+    built = image_networks.load_method(
+        "networks/batchensemble-0", lambda: REBUILT["BatchEnsemble"](setting.load(0), setting.members)
+    )
+    kept = load_file(units.directory("networks/batchensemble-0") / "member" / "weights.safetensors")
     assert all(torch.equal(tensor, kept[name]) for name, tensor in built.state_dict().items())
+    # And it is the trained network that was asked, there in bf16.
+    (name, batches), *_ = setting.tests(setting.load(0)).items()
+    said = load_answers(units.directory("answers/batchensemble-0"))[name]
+    assert torch.allclose(answers(built, batches, progress=False).logits, said.logits, atol=0.2, rtol=0)
+    fresh = REBUILT["BatchEnsemble"](setting.load(0), setting.members).eval()
+    assert not torch.allclose(answers(fresh, batches, progress=False).logits, said.logits, atol=0.2, rtol=0)
 
 
 def test_corrupted_inputs_are_judged_by_severity(image_networks):
