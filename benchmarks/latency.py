@@ -192,7 +192,7 @@ def put_together() -> None:
 def main() -> None:
     said = tuple(words(__doc__, 3))
     if said and said not in {*NAMED, (TABLE,)}:
-        sys.exit(f"{' '.join(said)} is no point, as eager fp32 4 is; without words all are measured")
+        sys.exit(f"{' '.join(said)} is neither a point, as eager fp32 4 is, nor '{TABLE}'; without words all run")
     if said in NAMED:
         torch.set_num_threads(THREADS)
         # Else what is compiled too often would go on uncompiled, without a word.

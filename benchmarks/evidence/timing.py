@@ -26,8 +26,8 @@ from provenance import machine, provenance, write_results
 BATCH, ROUNDS, THREADS = 4, 20, 2
 ALONE = ("Taylor", "CircAvg")
 """First members of hydras."""
-FROM_PRETRAINED = "from pre-trained"
-"""In the names of variants whose members are trained as a whole, so that nothing is the same in all."""
+NOTHING_SHARED = ("from pre-trained", "own bases")
+"""In the names of variants whose members come from trainings of their own, so that nothing is the same in all."""
 
 
 def measure(networks: Networks, packages: list[str], more: Sequence[str] = ()) -> None:
@@ -87,7 +87,7 @@ def _model(networks: Networks, method: str) -> nn.Module:
     if method in ALONE:
         return DeepEnsemble(members).eval()
     assert setting.post is not None
-    whole = FROM_PRETRAINED in method
+    whole = any(words in method for words in NOTHING_SHARED)
     trained = setting.layers if whole else setting.post.train_last_blocks or setting.layers
     for m, one in enumerate(members):
         moved(one.model, m, setting.layers - trained)

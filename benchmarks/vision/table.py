@@ -55,7 +55,8 @@ MADE = """\
 Everything here is made from results files by `python benchmarks/vision/table.py` (seconds). `python
 benchmarks/vision/run.py` makes the results files and has taken {hours:.1f} hours of one core so far; it can be killed
 at any time and goes on where it was, and passes over what is done. A second call measures with all seeds what the first
-has chosen; `latency.py` and `architectures.py` beside it make the times and the last tables.
+has chosen, and its control, as many random heads, with two of them; `latency.py` and `architectures.py` beside it make
+the times and the last tables.
 
 DeiT-Ti/16 (12 layers of 3 heads, 192 wide), pre-trained on ImageNet, is trained for three epochs on 35,000 images of
 CIFAR-100 at 96 pixels. Members keep 30 of 36 heads (rows that say so, 24) and are trained for one more epoch as the
