@@ -1,15 +1,16 @@
 """Int8 weights: what they lose in accuracy, ECE and OOD AUROC, and what they save in size and time.
 
-hydra (circuit) with seed 0 of the evidence on text, and of that on images once its networks are there: in fp32 by
-torch, and exported with int8 weights in ONNX Runtime. Both answer the same test sets, and run in turn.
+hydra (circuit) with seed 0 of the evidence on text, or of that on images: in fp32 by torch, and exported with int8
+weights in ONNX Runtime. Both answer the same test sets, and run in turn. Its networks are trained where they are not
+there any more, and may then differ from those of the evidence by the rounding of another processor.
 
-Run: python benchmarks/int8.py [text] [vision]     (20 minutes a setting on 2 cores; needs the real data)
+Run: python benchmarks/int8.py [text] [vision]     (20 minutes a setting on 2 cores, and an hour where networks must be
+trained again; needs the real data)
 Writes results/int8.json; settings that are not asked for keep the figures they have.
 """
 
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -25,6 +26,7 @@ from evidence.methods import row
 from evidence.networks import Networks
 from evidence.setting import Setting
 from evidence.units import Units
+from evidence.workers import is_worker, run
 from hydra_ensembles import Hydra, fuse
 from hydra_ensembles.backbones import Inputs
 from hydra_ensembles.data import Batches
@@ -35,7 +37,7 @@ from hydra_ensembles.export import export, to_int8
 from hydra_ensembles.export.graph import IDS, IMAGES, MASK, TYPES
 from hydra_ensembles.optional import import_extra
 from onnx_latency import REST_S, session_of
-from provenance import NOT_YET, RESULTS, provenance, write_results
+from provenance import NOT_YET, RESULTS, machine, provenance, write_results
 from text.setting import SETTING as TEXT
 from vision.setting import SETTING as VISION
 
@@ -159,21 +161,27 @@ def as_markdown() -> str:
 def main() -> None:
     torch.set_num_threads(THREADS)
     path = RESULTS / "int8.json"
+    plans = {name: planned(SETTINGS[name]) for name in words(__doc__, len(SETTINGS), SETTINGS) or ["text"]}
+    run({networks.units: members for networks, members in plans.values()}, 2, None)
+    if is_worker():
+        return
     tasks = json.loads(path.read_text())["tasks"] if path.exists() else {}
-    for name in words(__doc__, len(SETTINGS), SETTINGS) or ["text"]:
-        setting = SETTINGS[name]
-        networks = Networks(setting, Units(setting.kept))
-        members = row(networks, METHOD, SEED).members
-        missing = [unit for unit in members if not networks.units.is_done(unit)]
-        if missing:
-            sys.exit(f"{', '.join(missing)} are not there yet; python benchmarks/{name}/run.py makes them")
-        hydra = fuse([networks.load(unit) for unit in members])
+    for name, (networks, members) in plans.items():
+        hydra, setting = fuse([networks.load(unit) for unit in members]), networks.setting
         with tempfile.TemporaryDirectory() as scratch:
             found = compared(hydra, setting.load(0), setting, Path(scratch))
-        story = provenance(packages=["onnx", "onnxscript", "onnxruntime"], method=METHOD, seed=SEED, rounds=ROUNDS)
+        about: dict[str, Any] = {"method": METHOD, "seed": SEED, "rounds": ROUNDS, "machine": machine()}
+        about["networks"] = {unit: networks.units.done(unit) for unit in members}
+        story = provenance(packages=["onnx", "onnxscript", "onnxruntime"], **about)
         tasks[TASKS[name]] = {**found, "provenance": story}
         write_results("int8", {"tasks": tasks})
     print(as_markdown())
+
+
+def planned(setting: Setting) -> tuple[Networks, list[str]]:
+    """The hydra's members: networks do not outlive a checkout, so in a new one they are trained again."""
+    networks = Networks(setting, Units(setting.kept))
+    return networks, list(row(networks, METHOD, SEED).members)
 
 
 if __name__ == "__main__":
