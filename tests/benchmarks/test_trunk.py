@@ -80,7 +80,32 @@ def test_a_share_is_recommended_where_it_loses_little_and_is_fast(change, ratios
     write("text", TEXT)
     write("vision", VISION | change)
     time(ratios)
-    assert trunk.gathered()["recommended"] == expected
+    found = trunk.gathered()
+    assert found["recommended"] == expected
+    assert found["loses_at_most_half_a_point"] is (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("change", "ratios", "expected"),
+    [
+        ({SHARED.format(6): 0.893, SHARED.format(8): 0.892}, {6: 1.5, 8: 1.3}, "1/2"),
+        ({SHARED.format(6): 0.892, SHARED.format(8): 0.893}, {6: 1.5, 8: 1.3}, "2/3"),
+        ({SHARED.format(6): 0.894, SHARED.format(8): 0.893}, {6: 1.7, 8: 1.3}, "2/3"),  # the other one is too slow
+    ],
+)
+def test_where_every_fast_share_loses_too_much_the_least_loss_is_recommended_and_said(
+    change, ratios, expected, invented
+):
+    write, time = invented
+    write("text", TEXT)
+    write("vision", VISION | change)
+    time(ratios)
+    found = trunk.gathered()
+    assert (found["recommended"], found["loses_at_most_half_a_point"]) == (expected, False)
+    assert found["auroc_lost"][expected] == {
+        "cifar100": pytest.approx(0.7),
+        "sst2": pytest.approx(0.3 if expected == "2/3" else -1),
+    }
 
 
 def test_a_share_with_fewer_seeds_is_shown_but_not_recommended(invented):
