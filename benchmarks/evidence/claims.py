@@ -101,8 +101,9 @@ def member_counts(networks: Networks) -> Iterator[Row]:
         yield hydra_row(networks, f"hydra (sampled), {number} members", f"sampled-{number}", 0, units[:number], heads)
 
 
-def trunk(networks: Networks, seed: int, blocks: int, keep: int, heads: str = "circuit") -> Row:
+def trunk(networks: Networks, seed: int, blocks: int, heads: str = "circuit") -> Row:
     """Ours: the first blocks are shared, circuits are searched behind them, or heads drawn."""
+    keep = networks.setting.trunks[blocks]
     kind = _kind(f"trunk{blocks}", heads)
     if heads == "circuit":
         chosen = _trunk_heads(networks, seed, blocks, keep)

@@ -66,6 +66,8 @@ class Setting:
     """`"plus"`: second trainings have the rate that is best for unpruned networks; None: each kind has its own best."""
     swept: tuple[int, ...] = ()
     """Heads kept in Figures 5 and 6."""
+    trunks: Mapping[int, int] = field(default_factory=dict)
+    """By number of shared blocks, half and two thirds of all: heads kept behind them, the usual share."""
     removed: int | None = None
     """Heads that a circuit's ranking removes; None: all but those kept."""
     taylor_scope: str = "layer"

@@ -53,8 +53,6 @@ CLAIMS = [
     ("CircAvg", "Taylor"),
     ("DE(D)", "DE-heads"),
 ]
-TRUNKS = {3: 18, 4: 12}
-"""Shared blocks, half and two thirds of all, and the heads kept behind them, as large a share as without a trunk."""
 PROBES = 16
 
 
@@ -76,13 +74,13 @@ def planned() -> tuple[Networks, list[str]]:
         claims.sources(rough),
         claims.member_counts(rough),
         claims.swept(rough),
-        [claims.trunk(rough, 0, 3, TRUNKS[3])],
+        [claims.trunk(rough, 0, 3)],
     ):
         wanted += [results_unit(networks, one, "claims") for one in found]
     wanted += [paired(networks, CLAIMS, (0,), "compared-claims")]
     wanted += [separated(networks), conditions(networks, clean_and_noisy, PROBES)]
     wanted += [projected(networks, lambda m: shown(m, "sst2-validation"), {FAR[0]: lambda m: shown(m, FAR[0])})]
-    shared = [claims.trunk(rough, seed, blocks, keep) for blocks, keep in TRUNKS.items() for seed in SEEDS]
+    shared = [claims.trunk(rough, seed, blocks) for blocks in SETTING.trunks for seed in SEEDS]
     shared += claims.trunks_without_training(rough)
     wanted += [results_unit(networks, one, "claims") for one in shared]
     return networks, wanted

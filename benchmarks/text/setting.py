@@ -108,5 +108,6 @@ SETTING = Setting(
     keep=36,
     pool=50,
     swept=(60, 48, 36, 24),
+    trunks={3: 18, 4: 12},
     tokens=MAX_TOKENS,
 )

@@ -79,7 +79,7 @@ VARIANTS: tuple[Maker, ...] = (
     lambda networks, seed, heads: claims.from_pretrained(networks, seed, "grouped", 24, heads),
     lambda networks, seed, heads: claims.own_bases(networks, seed, 24, "average", heads),
     lambda networks, seed, heads: claims.own_bases(networks, seed, 24, "grouped", heads),
-    lambda networks, seed, heads: claims.trunk(networks, seed, 6, 15, heads),
+    lambda networks, seed, heads: claims.trunk(networks, seed, 6, heads),
 )
 """Changes of the paper's recipe, beside joint selection and scores; which is best is said by validation data alone.
 
@@ -87,8 +87,6 @@ The second training changes only the last five blocks, so members of one network
 heads, and such a hydra costs less than 0.9 of DE(D)+ with 30 of 36 heads. Members that share no block would cost more
 than that with 30, so those that start from the pre-trained network, or each from a network of its own, keep 24. The
 former are trained three times as long as others, and all their blocks."""
-TRUNKS = {6: 15, 8: 10}
-"""Shared blocks, half and two thirds of all, and the heads kept behind them, as large a share as without a trunk."""
 PROBES = 16
 THREE_SEEDS = ["single", "single+", "DE(D)", "DE(D)+", "hydra (circuit)", "hydra (random heads)", "hydra (Taylor)"]
 assert set(THREE_SEEDS) == {method for method, seeds in SEEDS_OF.items() if seeds == SEEDS}
@@ -121,7 +119,7 @@ def planned() -> tuple[Networks, list[str]]:
         return units
 
     def trunks_of(seed: int) -> list[str]:
-        return claimed(claims.trunk(networks, seed, blocks, keep) for blocks, keep in TRUNKS.items())
+        return claimed(claims.trunk(networks, seed, blocks) for blocks in SETTING.trunks)
 
     wanted = rows_of(0, [*THREE_SEEDS, "CircAvg", "Taylor"])
     wanted += claimed([*claims.not_fused(networks, ("circuit",)), *claims.without_training(networks)])

@@ -161,6 +161,7 @@ SETTING = Setting(
     pool=25,
     removed=12,
     swept=(30, 24, 18, 12),
+    trunks={6: 15, 8: 10},
     taylor_scope="global",
     more_methods=("Packed-Ensembles", "MIMO", "BatchEnsemble", "unstructured"),
     sparsity=6 * HEAD_PARAMS / MATRICES,

@@ -74,6 +74,7 @@ def toy(place):
         keep=6,
         pool=8,
         swept=(9, 6),
+        trunks={1: 4},
         tokens=7,
     )
 
@@ -92,7 +93,7 @@ def networks(tmp_path_factory):
             *claimed.not_fused(made),
             *claimed.sources(made),
             *claimed.member_counts(made),
-            claimed.trunk(made, 0, 1, 4),
+            claimed.trunk(made, 0, 1),
             *claimed.trunks_without_training(made),
             claimed.grouped(made, 0),
             claimed.trained_otherwise(made, 0, "smoothing 0.1", "smooth", label_smoothing=0.1),
@@ -291,7 +292,7 @@ def test_a_variant_is_chosen_by_validation_figures_and_then_measured(networks):
 
     variants = (
         lambda made, seed, heads: claimed.grouped(made, seed, heads=heads),
-        lambda made, seed, heads: claimed.trunk(made, seed, 1, 4, heads),
+        lambda made, seed, heads: claimed.trunk(made, seed, 1, heads),
     )
     in_table = tuple(
         lambda made, seed, heads, method=method: row(made, method if heads == "circuit" else control(method), seed)
@@ -343,7 +344,7 @@ def heads_unit(units, name):
 @pytest.mark.parametrize("heads", ["circuit", "random heads"])
 def test_controls_of_variants_have_as_many_heads(networks, heads):
     made = Networks(networks.setting, Units(networks.units.root))
-    rows = [claimed.trunk(made, 0, 1, 4, heads), claimed.from_pretrained(made, 0, "average", heads=heads)]
+    rows = [claimed.trunk(made, 0, 1, heads), claimed.from_pretrained(made, 0, "average", heads=heads)]
     rows += [claimed.grouped(made, 0, heads=heads), claimed.own_bases(made, 0, 8, "average", heads)]
     assert all(one.method.startswith(f"hydra ({heads})") for one in rows)
     shared, *others = [heads_unit(made.units, one.members[0]) for one in rows]
