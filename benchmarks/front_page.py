@@ -17,6 +17,7 @@ ROWS = {
     "DE(D)": "Deep Ensembles, three networks",
     "DE(D)+": "the same, trained as long as the hydra",
     "hydra (circuit)": "**hydra, three members**",
+    "hydra (circuit), trunk of 4": "**the same, 4 of its 6 blocks shared**",
 }
 START, END = "<!-- front -->\n", "\n<!-- /front -->"
 

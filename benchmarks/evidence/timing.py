@@ -6,6 +6,7 @@ heads)` are. Blocks that training changes are changed a little, as equal ones wo
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ ALONE = ("Taylor", "CircAvg")
 """First members of hydras."""
 NOTHING_SHARED = ("from pre-trained", "own bases")
 """In the names of variants whose members come from trainings of their own, so that nothing is the same in all."""
+_TRUNK = re.compile(r", trunk of (\d+)")
 
 
 def measure(networks: Networks, packages: list[str], more: Sequence[str] = ()) -> None:
@@ -89,8 +91,9 @@ def _model(networks: Networks, method: str) -> nn.Module:
     assert setting.post is not None
     whole = any(words in method for words in NOTHING_SHARED)
     trained = setting.layers if whole else setting.post.train_last_blocks or setting.layers
+    shared = int(trunk[1]) if (trunk := _TRUNK.search(method)) else 0
     for m, one in enumerate(members):
-        moved(one.model, m, setting.layers - trained)
+        moved(one.model, m, max(shared, setting.layers - trained))
         for tower in Backbone.of(one.model).towers.values() if whole else ():
             for p in tower.stem.parameters():
                 p.data.add_(1e-3 * m)

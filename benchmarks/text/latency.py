@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from command_line import words
 from evidence.timing import measure
 from text.run import planned
+from text.table import TRUNKS
 
 if __name__ == "__main__":
     words(__doc__)
-    measure(planned()[0], ["transformers"])
+    measure(planned()[0], ["transformers"], TRUNKS)

@@ -505,7 +505,7 @@ def test_a_plan_that_fails_does_not_keep_another_from_its_turn(tmp_path, monkeyp
     assert done == ["other"]
 
 
-def test_latency_needs_no_trained_network_and_times_a_hydra_without_a_trunk(networks, tmp_path):
+def test_latency_needs_no_trained_network_and_times_a_hydra_with_the_trunk_it_has(networks, tmp_path):
     again, path = Networks(networks.setting, Units(tmp_path / "kept")), tmp_path / "found.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "write_results", lambda name, found: path.write_text(json.dumps(found)))
@@ -518,6 +518,7 @@ def test_latency_needs_no_trained_network_and_times_a_hydra_without_a_trunk(netw
     hydra = timing._model(again, "hydra (circuit)")
     assert set(hydra.trunk.values()) == {0}
     assert hydra.num_members == 3
+    assert set(timing._model(again, "hydra (circuit), trunk of 1").trunk.values()) == {1}
 
 
 def test_a_variant_from_the_pretrained_network_is_timed_with_nothing_shared(networks):
