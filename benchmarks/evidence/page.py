@@ -1,6 +1,7 @@
 """The README of an evidence benchmark: every table from results files."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeVar
@@ -166,8 +167,10 @@ def claims_table(summary: Mapping[str, Any], names: Sequence[str], title: str) -
 def claims_of(claims: Mapping[str, Any], more: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """By title, the rows of each claim that are there; `more` are claims of one setting."""
     names = list(claims["methods"])
+    untrained = [n for n in names if n.endswith("no training")]
+    behind_trunks = sorted((n for n in untrained if "trunk of" in n), key=lambda n: int(re.findall(r"\d+", n)[0]))
     wanted: dict[str, Sequence[str]] = {
-        "Heads removed, nothing trained (Tables 4, 6)": ["single", *(n for n in names if n.endswith("no training"))],
+        "Heads removed, nothing trained (Tables 4, 6)": ["single", *(n for n in untrained if n not in behind_trunks)],
         "Heads kept, before and after training (Figures 5, 6)": [
             n for n in names if " heads" in n and n.startswith(("CircAvg", "Taylor"))
         ],
@@ -182,9 +185,10 @@ def claims_of(claims: Mapping[str, Any], more: Mapping[str, Sequence[str]]) -> d
         ],
         "Beyond the paper": [
             *("hydra (circuit)", "hydra (joint)"),
-            *(n for n in names if n.startswith("hydra (circuit), ") and "not fused" not in n),
+            *(n for n in names if n.startswith("hydra (circuit), ") and "not fused" not in n and n not in untrained),
             *("DE(D)", "DE(D)+"),
         ],
+        "Behind a shared trunk, nothing trained": ["single", *behind_trunks],
         **more,
     }
     found = {title: [n for n in rows if n in claims["methods"]] for title, rows in wanted.items()}
