@@ -91,13 +91,18 @@ def _model(networks: Networks, method: str) -> nn.Module:
     assert setting.post is not None
     whole = any(words in method for words in NOTHING_SHARED)
     trained = setting.layers if whole else setting.post.train_last_blocks or setting.layers
-    shared = int(trunk[1]) if (trunk := _TRUNK.search(method)) else 0
     for m, one in enumerate(members):
-        moved(one.model, m, max(shared, setting.layers - trained))
+        moved(one.model, m, max(_trunk(method), setting.layers - trained))
         for tower in Backbone.of(one.model).towers.values() if whole else ():
             for p in tower.stem.parameters():
                 p.data.add_(1e-3 * m)
     return fuse(members, mlp="grouped" if method.endswith("grouped") else "average")
+
+
+def _trunk(method: str) -> int:
+    """Blocks that are shared by intent."""
+    matched = _TRUNK.search(method)
+    return int(matched[1]) if matched else 0
 
 
 def _kept_heads(networks: Networks, method: str) -> list[HeadSet]:
@@ -107,5 +112,9 @@ def _kept_heads(networks: Networks, method: str) -> list[HeadSet]:
         said = json.loads(path.read_text()).get("kept") if path.is_file() else None
         if said:
             return [HeadSet.from_json(one) for one in said]
-    every, keep = HeadSet.all(setting.load(0)), setting.keep if method in ALONE else hydra_of(networks, method)[1]
-    return [drawn_heads(every, keep, m) for m in range(1 if method in ALONE else setting.members)]
+    every, trunk = HeadSet.all(setting.load(0)), _trunk(method)
+    if trunk:
+        keep = setting.trunks[trunk]
+    else:
+        keep = setting.keep if method in ALONE else hydra_of(networks, method)[1]
+    return [drawn_heads(every, keep, m, trunk) for m in range(1 if method in ALONE else setting.members)]
