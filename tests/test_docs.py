@@ -105,6 +105,7 @@ def test_commands_run_as_written(repository, capsys):
 
 def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     import deit_accuracy
+    import first_steps
     import front_page
     import int8
     import latency
@@ -118,6 +119,8 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
     from scaling import summary
 
     readme = (repository / "README.md").read_text()
+    start = (repository / "docs" / "get-started.md").read_text()
+    assert f"<!-- first-steps -->\n{first_steps.as_markdown()}\n<!-- /first-steps -->" in start
     assert f"{front_page.START}{front_page.as_markdown()}{front_page.END}" in readme
     page, results = (repository / "docs" / "costs.md").read_text(), table7.read()
     assert f"<!-- table7 -->\n{table7.as_markdown(results)}\n<!-- /table7 -->" in page
