@@ -54,9 +54,12 @@ validation rows (SST-2 and AG News), so they have seen unknown texts; KNN, Mahal
 rows are GLUE's validation set (872); the second table adds SST-2's test set. Unknown: near = Yelp, Amazon; far = 20
 Newsgroups, TREC, RTE, WMT16; the average is over these six, unweighted. Scores are MSP unless said. Texts are cut at
 128 tokens, and multiply-adds are counted for 128 tokens with full last blocks. The claims of one seed below the table
-answer in bf16 (each results file says how), which changes hardly anything: `results/text/precision.json`. Networks
-were trained in bf16, on a processor that multiplies in it. Proposition 1 was looked at later, in a network of the same
-seed and rate that another processor trained in fp32, with heads searched in it; the two are not the same to the bit.
+answer in bf16 or fp32 (each results file says which), which changes hardly anything: `results/text/precision.json`.
+Networks were trained in bf16, on a processor that multiplies in it. Those behind a trunk, but for seed 0 of half the
+blocks, were trained in fp32 on another, from bases of the same seeds and rates that it trained again, so what they lose
+or gain beside hydra (circuit) holds what the bases differ in, too. Proposition 1 was looked at later, in a network of
+the same seed and rate that another processor trained in fp32, with heads searched in it; the two are not the same to
+the bit.
 Times are of one run, with as many heads as a method keeps, drawn at random: its own may lie otherwise over the layers.
 """
 
