@@ -17,7 +17,7 @@ from typing import Any
 
 from command_line import words
 from evidence import summary
-from evidence.methods import SEEDS
+from evidence.methods import SEEDS, trunk_of
 from evidence.setting import Setting
 from hydra_ensembles.report import Column, Figure, Row, Table
 from hydra_ensembles.report.summaries import over_seeds
@@ -26,7 +26,7 @@ from text.setting import SETTING as TEXT
 from vision.setting import SETTING as VISION
 
 TASKS = {"cifar100": VISION, "sst2": TEXT}
-METHOD = re.compile(r"hydra \(circuit\)(?:, trunk of (\d+))?(, no training)?")
+METHOD = re.compile(r"hydra \(circuit\)(?:, trunk of \d+)?(, no training)?")
 WITHIN, SLOWEST = 0.5, 1.60
 """Points of AUROC that a trunk may lose, and the time it may take, in that of one network."""
 TIMED = [(dtype, batch) for dtype in ("fp32", "bf16") for batch in (4, 16)]
@@ -44,8 +44,8 @@ def shares_of(setting: Setting) -> tuple[Found, Found]:
     results = summary.results_of(setting.name) | summary.results_of(f"{setting.name}/claims")
     for (method, _), result in sorted(results.items(), key=lambda item: item[0][1]):
         if matched := METHOD.fullmatch(method):
-            share = Fraction(int(matched[1] or 0), setting.layers)
-            metrics = values[matched[2] is None].setdefault(share, {})
+            share = Fraction(trunk_of(method) or 0, setting.layers)
+            metrics = values[matched[1] is None].setdefault(share, {})
             found = result["columns"][column]
             metrics.setdefault("auroc", []).append(100 * found["ood"][summary.SCORE]["average"]["auroc"])
             metrics.setdefault("accuracy", []).append(100 * found["answers"]["accuracy"])

@@ -42,6 +42,19 @@ REBUILT: dict[str, Callable[[nn.Module, int], nn.Module]] = {
 """Baselines that rebuild the pre-trained model; a setting says which of them it has."""
 
 
+_TRUNK = re.compile(r", trunk of (\d+)")
+
+
+def trunk_of(method: str) -> int | None:
+    """Blocks that are shared by intent; None where a row's name speaks of none.
+
+    >>> trunk_of("hydra (circuit), trunk of 4, no training"), trunk_of("hydra (circuit)")
+    (4, None)
+    """
+    matched = _TRUNK.search(method)
+    return int(matched[1]) if matched else None
+
+
 def file_name(method: str, seed: int) -> str:
     """A method's results file; `+` is part of some names."""
     return f"{re.sub(r'[^a-z0-9+]+', '-', method.lower()).strip('-').replace('-+', '+')}-{seed}"

@@ -1,11 +1,11 @@
 """The README of an evidence benchmark: every table from results files."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeVar
 
+from evidence.methods import trunk_of
 from hydra_ensembles.report import Column, Figure, Row, Table
 from hydra_ensembles.report.summaries import over_seeds
 from provenance import RESULTS
@@ -168,7 +168,7 @@ def claims_of(claims: Mapping[str, Any], more: Mapping[str, Sequence[str]]) -> d
     """By title, the rows of each claim that are there; `more` are claims of one setting."""
     names = list(claims["methods"])
     untrained = [n for n in names if n.endswith("no training")]
-    behind_trunks = sorted((n for n in untrained if "trunk of" in n), key=lambda n: int(re.findall(r"\d+", n)[0]))
+    behind_trunks = sorted((n for n in untrained if trunk_of(n) is not None), key=lambda n: trunk_of(n) or 0)
     wanted: dict[str, Sequence[str]] = {
         "Heads removed, nothing trained (Tables 4, 6)": ["single", *(n for n in untrained if n not in behind_trunks)],
         "Heads kept, before and after training (Figures 5, 6)": [

@@ -6,14 +6,13 @@ heads)` are. Blocks that training changes are changed a little, as equal ones wo
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from evidence.methods import PASSES, REBUILT, SEEDS_OF, file_name, hydra_of
+from evidence.methods import PASSES, REBUILT, SEEDS_OF, file_name, hydra_of, trunk_of
 from evidence.networks import Networks, drawn_heads
 from hydra_ensembles import Backbone, fuse
 from hydra_ensembles.backbones import Inputs
@@ -29,7 +28,6 @@ ALONE = ("Taylor", "CircAvg")
 """First members of hydras."""
 NOTHING_SHARED = ("from pre-trained", "own bases")
 """In the names of variants whose members come from trainings of their own, so that nothing is the same in all."""
-_TRUNK = re.compile(r", trunk of (\d+)")
 
 
 def measure(networks: Networks, packages: list[str], more: Sequence[str] = ()) -> None:
@@ -92,17 +90,11 @@ def _model(networks: Networks, method: str) -> nn.Module:
     whole = any(words in method for words in NOTHING_SHARED)
     trained = setting.layers if whole else setting.post.train_last_blocks or setting.layers
     for m, one in enumerate(members):
-        moved(one.model, m, max(_trunk(method), setting.layers - trained))
+        moved(one.model, m, max(trunk_of(method) or 0, setting.layers - trained))
         for tower in Backbone.of(one.model).towers.values() if whole else ():
             for p in tower.stem.parameters():
                 p.data.add_(1e-3 * m)
     return fuse(members, mlp="grouped" if method.endswith("grouped") else "average")
-
-
-def _trunk(method: str) -> int:
-    """Blocks that are shared by intent."""
-    matched = _TRUNK.search(method)
-    return int(matched[1]) if matched else 0
 
 
 def _kept_heads(networks: Networks, method: str) -> list[HeadSet]:
@@ -112,7 +104,7 @@ def _kept_heads(networks: Networks, method: str) -> list[HeadSet]:
         said = json.loads(path.read_text()).get("kept") if path.is_file() else None
         if said:
             return [HeadSet.from_json(one) for one in said]
-    every, trunk = HeadSet.all(setting.load(0)), _trunk(method)
+    every, trunk = HeadSet.all(setting.load(0)), trunk_of(method) or 0
     if trunk:
         keep = setting.trunks[trunk]
     else:
