@@ -13,7 +13,7 @@ from torch import nn
 
 from clip.task import Model, Task
 from evidence.journals import with_journal
-from evidence.networks import OBJECTIVES
+from evidence.networks import OBJECTIVES, drawn_heads
 from evidence.units import Units
 from hydra_ensembles import (
     HeadRanking,
@@ -32,7 +32,7 @@ from hydra_ensembles.evaluation.costs import network_cost
 from hydra_ensembles.heads import Head
 from hydra_ensembles.heads.cost import Cost
 
-VISION, BOTH, TAYLOR_VISION = "vision", "both", "taylor-vision"
+VISION, BOTH, TAYLOR_VISION, RANDOM = "vision", "both", "taylor-vision", "random"
 WHOLE = ("single", "laplace", "errors")
 """Kinds that keep all heads."""
 
@@ -59,6 +59,7 @@ METHODS = (
     Method("hydra (circuit)", "circuit-both"),
     Method("hydra (circuit) + temperature", "circuit-both", tempered=True),
     Method("hydra (circuit, vision only)", "circuit-vision"),
+    Method("hydra (random heads)", RANDOM),
 )
 
 
@@ -148,6 +149,8 @@ class Networks:
 
     def heads(self, kind: str, seed: int) -> str:
         """Head sets of the members of a kind."""
+        if kind == RANDOM:
+            return self._random_heads(seed)
         if kind.startswith("taylor"):
             rankings = [self.taylor(seed, kind)]
         else:
@@ -167,6 +170,18 @@ class Networks:
             return {name: said[name] for name in ("overlap", "divergence") if name in said}
 
         return self.units.add(f"heads/{kind}-{seed}", work, rankings)
+
+    def _random_heads(self, seed: int) -> str:
+        """The control: as many heads of both towers as circuits remove, drawn."""
+
+        def work(place: Path) -> None:
+            model = self.classifier(seed)
+            every = HeadSet.all(model)
+            keep = len(every) - self.removed_of(model)
+            sets = [drawn_heads(every, keep, 1000 * seed + m) for m in range(len(OBJECTIVES))]
+            (place / "selection.json").write_text(json.dumps({"members": [one.to_json() for one in sets]}) + "\n")
+
+        return self.units.add(f"heads/{RANDOM}-{seed}", work, self.trained(seed))
 
     def build(self, kind: str, seed: int, columns: Sequence[str]) -> nn.Module:
         """A network for the classes of some columns."""

@@ -51,6 +51,8 @@ heads are asked about all columns. Where the image tower alone is pruned it lose
 where the paper's 24 of 144 are a sixth. Taylor takes them wherever they count least; the paper takes two of each layer,
 which 11 heads of 12 layers cannot be.
 
+The control: as many heads of both towers, drawn at random.
+
 One prompt, "a photo of a {{}}.". A temperature comes from CIFAR-100's validation rows for all columns. The Laplace
 approximation takes its curvature from 1,024 training images of CIFAR-100, as Taylor scores do, and its prior from
 validation rows. The error predictor is trained for each column, on validation rows of CIFAR-100, on the first 1,000
@@ -184,17 +186,22 @@ def training_time(folder: str) -> str:
     return f", in {min(said.values()):.0f} to {max(said.values()):.0f} minutes of one core" if said else ""
 
 
+def page() -> str:
+    """The README beside this script."""
+    spent = read(str(WRITTEN / "clip"), "hours").get("hours")
+    hours = f" and takes {spent:.1f} hours of one core so far" if spent is not None else ""
+    opening = OPENING.format(hours=hours, training=training_time("clip"))
+    return "\n\n".join([opening, *tables("clip", summaries("clip"))]) + "\n"
+
+
 def main() -> None:
     folder = (words(__doc__, 1) or ["clip"])[0]
     found = summaries(folder)
     if not found["cifar100"]["methods"]:
         raise SystemExit(f"results/{folder} has no results yet; run benchmarks/clip/run.py first")
     (WRITTEN / folder / "summary.json").write_text(as_json(found))
-    spent = read(str(WRITTEN / folder), "hours").get("hours")
-    hours = f" and takes {spent:.1f} hours of one core so far" if spent is not None else ""
-    page = "\n\n".join([OPENING.format(hours=hours, training=training_time(folder)), *tables(folder, found)]) + "\n"
     if folder == "clip":
-        README.write_text(page)
+        README.write_text(page())
         print(f"wrote results/{folder}/summary.json and README.md")
     else:
         print(*tables(folder, found), sep="\n\n")

@@ -86,6 +86,7 @@ def test_every_method_has_a_results_file_with_its_columns(made):
     assert results["hydra (circuit)", 0]["heads"] == "11x3"
     assert results[paper.FEWER, 0]["heads"] == "10x3"
     assert results["CircAvg", 0]["heads"] == "11"
+    assert results["hydra (random heads)", 0]["heads"] == "11x3"
     assert sum(results["Taylor (vision only)", 0]["removed"][0].values()) == 1
     assert results["Taylor (vision only)", 0]["removed"][0]["text"] == 0
     kept = [HeadSet.from_json(one) for one in results["hydra (circuit)", 0]["kept"]]
