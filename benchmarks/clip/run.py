@@ -17,12 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clip.judging import file, results_unit, write
 from clip.methods import METHODS, Networks
-from clip.setting import KEPT, TASK, TOY, WRITTEN
+from clip.setting import KEPT, SEEDS, TASK, TOY, WRITTEN
 from clip.task import Model
 from evidence.units import Units
 from evidence.workers import asked, hours, is_worker, run
-
-SEEDS = (0,) if TOY else (0, 1, 2)
 
 
 def planned(weights: str | None) -> tuple[Networks, list[str], str]:

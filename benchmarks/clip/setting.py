@@ -40,6 +40,7 @@ class Training:
 
 
 TRAINING = Training(6, 16, 96) if TOY else Training(500, 128, 35000)
+SEEDS = (0,) if TOY else (0, 1, 2)
 SIZES = Sizes(24, 32, 48, 40, 0.02) if TOY else Sizes(1000, 1024, 5000, 10000)
 VALIDATION_ROWS = 30 if TOY else 1000
 """Of CIFAR-10, which has no validation file: its first rows, and the file is in random order."""

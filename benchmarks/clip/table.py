@@ -15,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clip.methods import METHODS
-from clip.setting import TASK, TOY, WRITTEN
+from clip.setting import SEEDS, TASK, TOY, WRITTEN
 from command_line import words
 from evidence.page import main_table, read, sets_table, tempered_table
 from evidence.summary import results_of, summary_of
@@ -45,7 +45,7 @@ benchmarks/clip/candidates.py` measures.
 There are no CLIP weights here. DeiT-Ti/16 (ImageNet, 12 layers of 3 heads) and MiniLM-L6 (6 layers of 12 heads) are
 joined through open_clip's custom-tower configuration with new projections to 256 features, and trained at 96 pixels for
 500 steps, each of 128 images of CIFAR-100 against the prompts of all its classes and 64 images of Flickr8k with a
-caption each; contrastive both ways, with three seeds{training}. After that nothing is trained: 11 of 108 heads go (the
+caption each; contrastive both ways{training}. After that nothing is trained: 11 of 108 heads go (the
 paper: 24 of 240), chosen once a model on 1,000 + 1,000 validation images of CIFAR-100 and Tiny-ImageNet, and the same
 heads are asked about all columns. Where the image tower alone is pruned it loses as many, 11 of its 36: nearly a third,
 where the paper's 24 of 144 are a sixth. Taylor takes them wherever they count least; the paper takes two of each layer,
@@ -177,13 +177,18 @@ def candidates_table(measured: dict[str, Any]) -> Table:
 
 
 def training_time(folder: str) -> str:
-    """How long the trainings took, each on one core."""
-    said = {
-        (seed, unit): about["training_seconds"] / 60
-        for (_, seed), result in results_of(str(WRITTEN / folder)).items()
+    """With how many seeds, and how long the trainings took, each on one core."""
+    minutes = {
+        unit: about["training_seconds"] / 60
+        for result in results_of(str(WRITTEN / folder)).values()
         for unit, about in result["networks"].items()
     }
-    return f", in {min(said.values()):.0f} to {max(said.values()):.0f} minutes of one core" if said else ""
+    if not minutes:
+        return ""
+    least, most = min(minutes.values()), max(minutes.values())
+    took = f"{least:.0f}" if len(minutes) == 1 else f"{least:.0f} to {most:.0f}"
+    seeds = f"{len(minutes)} seeds" if len(minutes) == len(SEEDS) else f"{len(minutes)} of {len(SEEDS)} seeds so far"
+    return f", with {seeds}, in {took} minutes of one core each"
 
 
 def page() -> str:
