@@ -1,5 +1,6 @@
 """A setting: the pre-trained model, its data and its training, on which all methods are compared."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +11,12 @@ from torch import nn
 from hydra_ensembles.data import Batches
 from hydra_ensembles.members import Recipe
 
-FASTER = "bf16" if torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported() else "fp32"
-"""In which networks are trained: a processor that does not multiply in bf16 takes four times as long with it."""
+_MULTIPLIES_IN_BF16 = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+FASTER = os.environ.get("HYDRA_TRAIN_IN") or ("bf16" if _MULTIPLIES_IN_BF16 else "fp32")
+"""In which networks are trained: a processor that does not multiply in bf16 takes four times as long with it.
+
+`HYDRA_TRAIN_IN=fp32` trains on any processor as on those: for rows beside others that were trained so.
+"""
 
 
 @dataclass(frozen=True)
