@@ -334,3 +334,20 @@ def test_another_number_of_classes_than_a_stored_classifier_has_is_refused(tmp_p
     with pytest.raises(UnknownReference, match="has a classifier for 5 classes, 3 were asked for"):
         load_model(f"hf:{tmp_path}", num_labels=3)
     assert load_model(f"hf:{tmp_path}", num_labels=5).config.num_labels == 5
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "told"),
+    [
+        ([[1, 2, 3]], [[1, 1]], r"attention_mask has shape \(1, 2\), input_ids \(1, 3\)"),
+        ([[1, 9999]], None, "found 1 to 9999; take this model's own tokeniser"),
+        ([[-1, 1]], None, "found -1 to 1"),
+        ([[]], None, "no tokens at all"),
+    ],
+    ids=["mask", "beyond", "below", "empty"],
+)
+def test_tokens_that_a_backbone_cannot_read_are_told(ids, mask, told):
+    inputs = {"input_ids": torch.tensor(ids, dtype=torch.int64)}
+    inputs |= {} if mask is None else {"attention_mask": torch.tensor(mask)}
+    with pytest.raises(InputError, match=told):
+        Backbone.of(model_of("bert"))(inputs)

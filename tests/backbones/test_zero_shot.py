@@ -14,6 +14,7 @@ from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ra
 from hydra_ensembles.backbones import UnknownReference, UnsupportedBackbone, load_model, origin_of
 from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
+from hydra_ensembles.errors import HydraWarning
 from hydra_ensembles.evaluation.costs import costs, network_cost
 from hydra_ensembles.fusion import FusionError
 from hydra_ensembles.heads import Head, single_cost
@@ -354,7 +355,7 @@ def test_a_directory_of_open_clip_is_named_by_open_clip(tmp_path):
     (tmp_path / "open_clip_config.json").write_text("{")
     with pytest.raises(UnknownReference, match="open_clip cannot read"):
         load_model(f"open_clip:{tmp_path}")
-    with pytest.raises(UnknownReference, match="names no tokeniser"):
+    with pytest.raises(UnsupportedBackbone, match="has no text tower"):
         ZeroShotClassifier.of_reference("timm:vit_tiny_patch16_224", CLASSES)
 
 
@@ -380,3 +381,25 @@ def test_towers_of_other_libraries_are_built_from_what_lies_in_the_directory(tmp
         assert torch.equal(found.model.encode_image(pixels), own.eval().encode_image(pixels))
     assert torch.equal(found.prompts[..., :4], torch.tensor([[[1, 4, 5, 3]], [[1, 4, 6, 3]]]))
     assert origin_of(found).preprocess["size"] == 32
+
+
+@pytest.mark.parametrize("classes", ["cat", [], ["cat", ""], [1, 2]], ids=str)
+def test_names_that_make_no_prompts_are_refused(classes):
+    with pytest.raises(UnsupportedBackbone, match="classes are a list of texts"):
+        ZeroShotClassifier.of(model_of("open_clip"), classes, tokenize, TEMPLATES)
+
+
+@pytest.mark.parametrize("templates", ["a {}", []], ids=str)
+def test_templates_that_make_no_prompts_are_refused(templates):
+    with pytest.raises(UnsupportedBackbone, match="templates are a list of texts"):
+        ZeroShotClassifier.of(model_of("open_clip"), CLASSES, tokenize, templates)
+
+
+def test_two_classes_of_one_name_are_told():
+    with pytest.warns(HydraWarning, match="several classes are called 'crane'"):
+        ZeroShotClassifier.of(model_of("open_clip"), ["crane", "cat", "crane"], tokenize, TEMPLATES)
+
+
+def test_a_model_of_one_tower_is_refused_before_its_text_tower_is_looked_for():
+    with pytest.raises(UnsupportedBackbone, match="has no text tower beside an image tower"):
+        ZeroShotClassifier.of(model_of("timm"), CLASSES, tokenize)

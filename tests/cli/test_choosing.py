@@ -178,3 +178,18 @@ def test_what_is_wrong_ends_in_one_line(arguments, message, pictures, run):
     assert done.returncode == 1
     assert message in done.stderr
     assert len(done.errors) == 1
+
+
+def test_columns_of_any_name_can_be_named(tmp_path, run):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", pics=rng.integers(0, 256, (8, 40, 40, 3), dtype=np.uint8), who=np.arange(8) % 4)
+    own, named = str(tmp_path / "own.npz"), ["--image", "pics", "--label", "who"]
+    done = run("finetune", MODEL, "--classes", "4", "--train", own, "--recipe", "cifar100-head", "--steps", "1",
+               "--batch-size", "4", "--out", str(tmp_path / "base"), *named)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "has random weights" in done.stderr
+    base = str(tmp_path / "base")
+    done = run("rank", base, "--data", own, "--objective", "acc", "--remove", "1", "--out", str(tmp_path / "r"), *named)
+    assert done.returncode == 0, done.stderr
+    done = run("rank", base, "--data", own, "--objective", "acc", "--remove", "1", "--out", str(tmp_path / "r2"))
+    assert "labels" in done.stderr

@@ -48,7 +48,7 @@ def test_numbers_with_names_that_the_model_does_not_know_stay_as_they_are(member
 
 
 def test_labels_that_the_model_does_not_have_are_refused(member, tmp_path):
-    with pytest.raises(DataError, match=r"class 'dog', which the model does not know; .* labels=False"):
+    with pytest.raises(DataError, match=r"class 'dog', which the model does not know; .*labels=False"):
         labels_for(member, rows(tmp_path, label=["cat", "dog"]))
     with pytest.raises(DataError, match="class 'crane', which the model does not know"):
         labels_for(member, rows(tmp_path, label=["cat", "ant", "crane"]))

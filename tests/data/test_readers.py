@@ -468,3 +468,9 @@ def test_a_damaged_page_behind_a_whole_footer_names_its_file(tmp_path):
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"damaged\.parquet is damaged"):
         list(open_data(path))
+
+
+def test_labels_of_another_length_than_the_images_are_refused(tmp_path):
+    np.savez(tmp_path / "t.npz", images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(3))
+    with pytest.raises(DataError, match="'images' has 4 rows, 'labels' 3"):
+        open_data(tmp_path / "t.npz")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from families import BY_NAME, CASES, _timm, head_sets, model_of, perturbed
 from hydra_ensembles import Backbone, HeadSet, fuse, load_model, prune, save_model
+from hydra_ensembles.errors import HydraWarning
 from hydra_ensembles.fusion import FusionError
 from hydra_ensembles.heads import hydra_cost
 
@@ -278,3 +279,13 @@ def test_a_batch_without_rows_has_answers_without_rows(name, ragged):
         found, one = hydra.predict(none), hydra.predict(inputs)
     assert found.probs.shape == (0, *one.probs.shape[1:])
     assert found.entropy.shape == found.label.shape == (0,)
+
+
+def test_members_that_are_one_and_the_same_are_told():
+    model = model_of("timm")
+    one, other = (prune(model, HeadSet.sample(model, 5, seed)) for seed in (0, 1))
+    with pytest.warns(HydraWarning, match="members 0 and 2 are the same to the bit"):
+        fuse([one, other, one])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fuse([one, other])

@@ -154,3 +154,10 @@ def test_a_hydra_is_not_a_member(tmp_path):
     directory = hydra_of("timm").save(tmp_path / "h")
     with pytest.raises(StoreError, match="is a store of kind 'hydra', expected 'member'"):
         Member.load(directory)
+
+
+def test_names_of_other_classes_than_there_are_do_not_load(tmp_path):
+    place = hydra_of("timm").save(tmp_path / "hydra")
+    edit_config(lambda config: config.update(classes=["a", "b"]))(place)
+    with pytest.raises(StoreError, match="names 2 classes, the hydra has 5"):
+        Hydra.load(place)

@@ -15,11 +15,12 @@ from hydra_ensembles import HeadSet, fuse, prune
 from hydra_ensembles.data import TensorBatches, load_data
 from hydra_ensembles.data.batches import counted_on
 from hydra_ensembles.errors import HydraWarning
+from hydra_ensembles.fusion import FusionError
 from hydra_ensembles.members.finetuning import finetune
 from hydra_ensembles.members.history import Evaluation, History
 from hydra_ensembles.members.parallel import finetune_members
 from hydra_ensembles.members.rates import choose_learning_rate
-from hydra_ensembles.members.recipes import RECIPES, FineTuningError, Recipe, rate_at
+from hydra_ensembles.members.recipes import RECIPES, Diverged, FineTuningError, Recipe, rate_at
 from hydra_ensembles.members.trainee import Trainee, plain_attention
 from hydra_ensembles.uncertainty import Fitted, OODThreshold, Temperature
 from members.training import QUICK, labelled, member_of, plain_of, same
@@ -452,3 +453,19 @@ def test_the_papers_recipes_run():
         recipe = replace(recipe, epochs=None, steps=2, batch_size=8)
         data = labelled(family)
         assert len(finetune(plain_of(family), data, data, recipe).losses) == 2
+
+
+def test_weights_that_are_no_numbers_after_the_last_step_are_no_result():
+    with pytest.raises(Diverged, match="after step 1; lower the learning rate"):
+        finetune(member_of("timm"), labelled("timm"), None, replace(QUICK, steps=1, warm_up=0, learning_rate=1e38))
+
+
+def test_a_validation_set_without_numbers_is_no_judge():
+    inputs, labels = labelled("timm")
+    with pytest.raises(Diverged, match="the loss on the validation set is nan at step"):
+        finetune(member_of("timm"), (inputs, labels), (inputs * torch.nan, labels), replace(QUICK, steps=1))
+
+
+def test_members_of_different_models_are_not_trained_together():
+    with pytest.raises(FusionError, match="members 0 and 1 are of different architectures"):
+        finetune_members([member_of("timm"), member_of("bert")], labelled("timm"), None, QUICK)

@@ -1,10 +1,14 @@
 """From rankings to members."""
 
+import copy
+import warnings
+
 import pytest
 import torch
 
-from families import model_of
+from families import model_of, perturbed
 from hydra_ensembles import Head, HeadSet, fuse, prune
+from hydra_ensembles.errors import HydraError, HydraWarning
 from hydra_ensembles.heads import HeadRanking, RankingError
 from hydra_ensembles.members import SelectionError, select_members
 from hydra_ensembles.scoring import circuit_ranking, taylor_ranking
@@ -141,3 +145,29 @@ def test_a_ranking_is_json_and_says_what_is_wrong_with_it(tmp_path, monkeypatch)
         HeadRanking(START, (Head("vision", 5, 0),), (0.0,))
     with pytest.raises(RankingError, match="rank more"):
         ranking.keep(2)
+
+
+def test_rankings_of_another_model_are_refused_or_told():
+    model, smaller = model_of("timm"), model_of("bert")
+    other = perturbed(copy.deepcopy(model))
+    known, _ = data()
+    ranked = taylor_ranking(model, known, remove=2, scope="global")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (heads,) = select_members([ranked], keep=len(ranked.start) - 2, members=1, model=model)
+        member = prune(model, ranked.keep(len(ranked.start) - 1))
+        again = taylor_ranking(member, known, remove=1, scope="global")
+        select_members([again], keep=len(again.start) - 1, members=1, model=member)
+    with pytest.warns(HydraWarning, match="a model with other weights"):
+        assert select_members([ranked], keep=len(heads), members=1, model=other)[0] == heads
+    with pytest.raises(SelectionError, match=r"is of a model with \d+ heads, this one has"):
+        select_members([ranked], keep=2, members=1, model=smaller)
+
+
+@pytest.mark.parametrize("how", ["objectives", "sample"])
+def test_what_a_model_does_not_have_is_said_as_such(how):
+    ranking = ranking_of(range(11))
+    with pytest.raises(HydraError, match="cannot keep 13 of 12 heads"):
+        select_members([ranking], keep=13, members=1, how=how)
+    with pytest.raises(HydraError, match="the model has 3 blocks, a trunk of 9"):
+        select_members([ranking], keep=3, members=1, how=how, trunk=9)

@@ -288,12 +288,12 @@ def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) ->
             f"'{directory}' is neither a directory nor a reference; references start with timm:, torchvision:, "
             "open_clip: or hf:"
         )
-    origin = read_origin(directory)
     if "format_version" in (config := read_config(directory)):
         kind = str(config.get("kind")).capitalize()
         raise UnknownReference(
             f"'{directory}' is a store of ours; load it with {kind}.load. A whole model is written with save_model"
         )
+    origin = read_origin(directory)
     if settings:
         raise UnknownReference(
             f"'{directory}' has its settings in config.json; it takes no others ({', '.join(settings)})"

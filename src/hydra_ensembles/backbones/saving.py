@@ -34,6 +34,8 @@ def save_model(
         classes: names of the classes, in their order; without them those that the model knows, if any.
         preprocess: how inputs are prepared; without it what the model's library says.
     """
+    if isinstance(classes, str):
+        raise SavingError(f"classes are a list of names, found the text '{classes}'")
     origin = origin_of(model)
     origin = replace(
         origin,

@@ -212,6 +212,8 @@ class TokenStem(Part):
             raise InputError(
                 f"this backbone takes at most {self.max_tokens} tokens, found {ids.shape[1]}; truncate the text"
             )
+        if not torch.compiler.is_compiling():
+            self._check_numbers(ids, fields.get("attention_mask"))
         x = F.embedding(ids, self.words)
         if self.types is not None:
             types = fields.get("token_type_ids")
@@ -222,6 +224,20 @@ class TokenStem(Part):
         if mask is None and self.hidden_id is not None:
             mask = ids != self.hidden_id
         return State(x, _additive(mask, x.dtype), self.causal, pool=self._pool(ids))
+
+    def _check_numbers(self, ids: Tensor, mask: Tensor | None) -> None:
+        """Refuse what would end in an error of torch's; on a GPU nothing is waited for, so tokens are not looked at."""
+        if ids.shape[1] == 0:
+            raise InputError("these texts have no tokens at all; a tokeniser marks where an empty text ends")
+        if mask is not None and mask.shape != ids.shape:
+            raise InputError(f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(ids.shape)}")
+        if ids.device.type == "cpu" and ids.numel():
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or high >= len(self.words):
+                raise InputError(
+                    f"tokens are numbers from 0 to {len(self.words) - 1} here, found {low} to {high}; take this "
+                    "model's own tokeniser, and mark padding in attention_mask"
+                )
 
     def _position_ids(self, ids: Tensor) -> Tensor:
         if self.padding_id is None:

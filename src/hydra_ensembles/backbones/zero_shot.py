@@ -6,6 +6,8 @@ of them and, in evaluation, kept until the model has changed.
 Shapes: B images, C classes, P prompts a class, T tokens, E features.
 """
 
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -20,6 +22,7 @@ from hydra_ensembles.backbones.parts import Part, UnsupportedBackbone
 from hydra_ensembles.backbones.references import load_model, tokenizer_of
 from hydra_ensembles.backbones.state import State
 from hydra_ensembles.backbones.stems import TokenStem
+from hydra_ensembles.errors import HydraWarning
 
 TEMPLATES = ("a photo of a {}.",)
 Tokenize = Callable[[list[str]], Tensor]
@@ -39,10 +42,7 @@ class ZeroShotClassifier(nn.Module):
 
     def __init__(self, model: nn.Module, classes: Sequence[str] | None, prompts_CPT: Tensor):
         super().__init__()
-        if family_of(model).view(model).contrast is None:
-            raise UnsupportedBackbone(
-                f"{type(model).__name__} has no text tower beside an image tower; a zero-shot classifier needs both"
-            )
+        _check_two_towers(model)
         if prompts_CPT.dim() != 3 or (classes is not None and len(classes) != len(prompts_CPT)):
             raise UnsupportedBackbone(
                 f"prompts are token ids of shape (classes, prompts a class, tokens), for {len(classes or ())} classes; "
@@ -62,9 +62,8 @@ class ZeroShotClassifier(nn.Module):
         Prompts are cut behind the longest one's end where nothing reads further: under a causal mask, or where padding
         is not attended to.
         """
-        for template in templates:
-            if "{}" not in template:
-                raise UnsupportedBackbone(f"template '{template}' has no {{}} for the name of a class")
+        _check_two_towers(model)
+        _check_names(classes, templates)
         texts = [template.replace("{}", name) for name in classes for template in templates]
         ids = tokenize(texts)
         stem = family_of(model).view(model).towers["text"].stem
@@ -77,7 +76,9 @@ class ZeroShotClassifier(nn.Module):
         cls, reference: str, classes: Sequence[str], templates: Sequence[str] = TEMPLATES
     ) -> "ZeroShotClassifier":
         """The same, of a model that a reference names with its tokeniser: `open_clip:DIR` or `hf:DIR`."""
-        return cls.of(load_model(reference), classes, tokenizer_of(reference), templates)
+        model = load_model(reference)
+        _check_two_towers(model)
+        return cls.of(model, classes, tokenizer_of(reference), templates)
 
     def forward(self, images: Inputs) -> Tensor:
         return class_logits(self.image_features(images), self.class_embeddings(), *self.contrast())
@@ -133,6 +134,30 @@ class ZeroShotClassifier(nn.Module):
         family: Any = family_of(self.model)
         features = family.own_features(self.model, {"text": self.prompts.flatten(0, 1)})["text"]
         return class_embeddings(features, self.prompts.shape[1])
+
+
+def _check_two_towers(model: nn.Module) -> None:
+    if family_of(model).view(model).contrast is None:
+        raise UnsupportedBackbone(
+            f"{type(model).__name__} has no text tower beside an image tower; a zero-shot classifier needs both"
+        )
+
+
+def _check_names(classes: Sequence[str], templates: Sequence[str]) -> None:
+    """Refuse what prompts cannot be made of; say so where two classes have one name, as ImageNet's cranes."""
+    for what, given in (("classes", classes), ("templates", templates)):
+        if isinstance(given, str) or not given or not all(isinstance(one, str) and one.strip() for one in given):
+            raise UnsupportedBackbone(f"{what} are a list of texts, each with something in it; found {given!r}")
+    for template in templates:
+        if "{}" not in template:
+            raise UnsupportedBackbone(f"template '{template}' has no {{}} for the name of a class")
+    twice = next((name for name, times in Counter(classes).items() if times > 1), None)
+    if twice is not None:
+        warnings.warn(
+            f"several classes are called '{twice}': their prompts are the same, and so are their probabilities",
+            HydraWarning,
+            stacklevel=3,
+        )
 
 
 def class_embeddings(texts_NE: Tensor, per_class: int) -> Tensor:

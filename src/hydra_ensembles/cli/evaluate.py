@@ -12,10 +12,14 @@ from hydra_ensembles.cli.options import (
     BatchSize,
     Device,
     FirstSize,
+    ImageColumn,
+    LabelColumn,
     MaxTokens,
     OptionError,
     Reference,
+    TextColumns,
     check_device,
+    columns_of,
     say_if_random,
 )
 
@@ -50,9 +54,9 @@ def evaluate(
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Where corrupted images are kept, if not in ~/.cache.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-    text: Annotated[list[str] | None, typer.Option(help="The column with texts; twice for pairs.")] = None,
-    image: Annotated[str | None, typer.Option(help="The column with images.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column with labels.")] = None,
+    text: TextColumns = None,
+    image: ImageColumn = None,
+    label: LabelColumn = None,
     device: Device = "cpu",
     batch_size: BatchSize = 64,
     first_size: FirstSize = None,
@@ -77,7 +81,7 @@ def evaluate(
     check_device(device)
     near_sets, far_sets = _named("near", near), _named("far", far)
     console, aside = Console(), Console(stderr=True)
-    columns = _given(text=tuple(text) if text and len(text) > 1 else next(iter(text or ()), None), image=image)
+    columns = columns_of(text, image)
     prepared = _given(batch_size=batch_size, first_size=first_size, max_tokens=max_tokens)
     with aside.status("reading the model"):
         model = load_network(reference).to(device)

@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from hydra_ensembles.cli.options import DATA_HELP, FirstSize, MaxTokens, OptionError, check_no_others, read_data
+from hydra_ensembles.cli.options import (
+    DATA_HELP,
+    FirstSize,
+    ImageColumn,
+    LabelColumn,
+    MaxTokens,
+    OptionError,
+    TextColumns,
+    check_no_others,
+    columns_of,
+    read_data,
+    say_if_random,
+)
 
 
 def finetune(
@@ -35,6 +47,9 @@ def finetune(
     seed: Annotated[int | None, typer.Option(help="Instead of the recipe's; members count on from it.")] = None,
     parallel: Annotated[bool, typer.Option("--parallel", help="Members at once, each in its own process.")] = False,
     augment: Annotated[bool, typer.Option("--augment", help="Flip and shift training images.")] = False,
+    text: TextColumns = None,
+    image: ImageColumn = None,
+    label: LabelColumn = None,
     first_size: FirstSize = None,
     max_tokens: MaxTokens = None,
 ) -> None:
@@ -74,8 +89,11 @@ def finetune(
         with own_randomness():
             seed_all(settings.seed)
             models = [load_subject(reference, **settings_for_classes(reference, classes)) for reference in references]
+        for reference in references:
+            say_if_random(reference)
         members = [model if isinstance(model, Member) else prune(model, HeadSet.all(model)) for model in models]
         prepared = {"batch_size": settings.batch_size, "first_size": first_size, "max_tokens": max_tokens}
+        prepared |= columns_of(text, image, label)
         rows = read_data(train, members[0], shuffle=True, seed=settings.seed, augment=augment, **prepared)
         assert rows is not None
         for member in members:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hydra_ensembles.cli.options import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -45,6 +47,8 @@ def inspect(
     from hydra_ensembles.heads import describe, predict_costs
     from hydra_ensembles.heads.member import load_shape
 
+    if trunk and keep is None:
+        raise OptionError("--trunk is of the hydra that --keep asks about; give --keep too")
     model = load_shape(reference)
     description = describe(model, tokens)
     costs = {"single": description.total}

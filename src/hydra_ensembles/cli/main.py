@@ -39,6 +39,10 @@ for command in (*MAKING, *USING):
     app.command()(command)
 
 
+_CALLED = {"id_data": "data", "ood_data": "ood"}
+"""What the library calls otherwise than the commands."""
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"hydra-ens {__version__}")
@@ -95,16 +99,20 @@ def in_options(told: str, arguments: Sequence[str]) -> str:
     'take other data, or say --allow-seen'
     >>> in_options("keep each its own with mlp='grouped'", ["fuse", "run"])
     'keep each its own with --mlp grouped'
+    >>> in_options("search with ood_data=, with one model, or detectors=False", ["evaluate"])
+    'search with ood_data=, with one model, or no --detectors'
     """
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     called = next((commands[word] for word in arguments if word in commands), None)
     options = {} if called is None else {one.name: one for one in called.params if one.opts[0].startswith("--")}
+    options |= {name: options[other] for name, other in _CALLED.items() if other in options}
 
     def said(found: re.Match[str]) -> str:
         option = options.get(found["name"])
         if option is not None and found["word"]:
             return f"{option.opts[0]} {found['word']}"
-        names = [] if option is None else option.secondary_opts if found["value"] == "False" else option.opts
-        return names[0] if names else found[0]
+        if option is not None and found["value"] == "False":
+            return option.secondary_opts[0] if option.secondary_opts else f"no {option.opts[0]}"
+        return found[0] if option is None else option.opts[0]
 
     return re.sub(r"\b(?P<name>[a-z_]+)=(?:'(?P<word>[\w-]+)'|(?P<value>True\b|False\b|(?![\w\"'({\[])))", said, told)

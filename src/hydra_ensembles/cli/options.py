@@ -32,6 +32,9 @@ FirstSize = Annotated[
 ]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut texts at so many tokens.")]
 Device = Annotated[str, typer.Option(help="'cpu' or 'cuda': where the model computes.")]
+TextColumns = Annotated[list[str] | None, typer.Option("--text", help="The column with texts; twice for pairs.")]
+ImageColumn = Annotated[str | None, typer.Option("--image", help="The column with images.")]
+LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with labels.")]
 Layers = Annotated[
     str | None, typer.Option(metavar="A:B", help="Remove heads only in layers A to B-1; 6: means from 6 on.")
 ]
@@ -84,6 +87,17 @@ def layers_of(layers: str | None, model: "nn.Module") -> range | None:
     if not found:
         raise OptionError(f"--layers {layers} names none: the model's layers are 0 to {deepest - 1}")
     return found
+
+
+def columns_of(text: list[str] | None, image: str | None, label: str | None = None) -> dict[str, Any]:
+    """The columns that were named, as `open_data` takes them.
+
+    >>> columns_of(["question", "answer"], None)
+    {'text': ('question', 'answer')}
+    """
+    named = {"text": tuple(text) if text and len(text) > 1 else next(iter(text or ()), None)}
+    named |= {"image": image, "label": label}
+    return {name: column for name, column in named.items() if column is not None}
 
 
 def read_data(reference: str | None, model: "nn.Module", **options: Any) -> "Batches | None":

@@ -15,10 +15,13 @@ from hydra_ensembles.cli.options import (
     BatchSize,
     Device,
     FirstSize,
+    ImageColumn,
     MaxTokens,
     OptionError,
     Reference,
+    TextColumns,
     check_device,
+    columns_of,
     say_if_random,
 )
 
@@ -41,8 +44,8 @@ def predict(
         Path | None, typer.Option(help="A .csv, .jsonl or .parquet file; without it the first rows are shown.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a row.")] = False,
-    text: Annotated[list[str] | None, typer.Option(help="The column with texts; twice for pairs.")] = None,
-    image: Annotated[str | None, typer.Option(help="The column with images.")] = None,
+    text: TextColumns = None,
+    image: ImageColumn = None,
     device: Device = "cpu",
     batch_size: BatchSize = 64,
     first_size: FirstSize = None,
@@ -65,12 +68,12 @@ def predict(
     source = Path(split_range(expand(data))[0])
     if out is not None and out.exists() and source.exists() and out.samefile(source):
         raise OptionError(f"--out {out} is the input itself; name another file")
-    columns = {"text": tuple(text) if text and len(text) > 1 else next(iter(text or ()), None), "image": image}
+    columns = columns_of(text, image)
     prepared = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
     with Console(stderr=True).status("reading the model and the data"):
         model = load_network(reference).to(device)
         say_if_random(reference)
-        rows = open_data(data, **columns)  # type: ignore[arg-type]
+        rows = open_data(data, **columns)
     decided: Counter[str] = Counter()
     first: Lines = []
     with nullcontext() if out is None else _written(out) as write:

@@ -10,11 +10,15 @@ from hydra_ensembles.cli.options import (
     BatchSize,
     Device,
     FirstSize,
+    ImageColumn,
+    LabelColumn,
     Layers,
     MaxTokens,
     OptionError,
     Reference,
+    TextColumns,
     check_device,
+    columns_of,
     layers_of,
     read_data,
     say_if_random,
@@ -36,6 +40,9 @@ def rank(
     towers: Annotated[
         str, typer.Option(help="Of a zero-shot classifier: take heads from 'both', 'vision' or 'text'.")
     ] = "both",
+    text: TextColumns = None,
+    image: ImageColumn = None,
+    label: LabelColumn = None,
     device: Device = "cpu",
     batch_size: BatchSize = 32,
     first_size: FirstSize = None,
@@ -58,8 +65,8 @@ def rank(
         model = load_subject(reference).to(device)
         say_if_random(reference)
         how = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
-        known = read_data(data, model, **how)
-        unknown = read_data(ood, model, labels=False, **how)
+        known = read_data(data, model, **columns_of(text, image, label), **how)
+        unknown = read_data(ood, model, labels=False, **columns_of(text, image), **how)
         where = layers_of(layers, model)
     assert known is not None
     journal = out.with_name(f"{out.stem}.journal.jsonl")

@@ -22,7 +22,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A directory instead of the recipe's.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan, its cost and time, and do nothing.")
+        bool, typer.Option("--dry-run", help="Show the plan, its cost and time, and run no stage.")
     ] = False,
     until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,

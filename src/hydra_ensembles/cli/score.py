@@ -1,10 +1,10 @@
 """`hydra-ens score`: any number of inputs, on Ray Data."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hydra_ensembles.cli.options import FirstSize, MaxTokens, Reference
+from hydra_ensembles.cli.options import FirstSize, ImageColumn, MaxTokens, Reference, TextColumns, columns_of
 
 
 def score(
@@ -15,8 +15,8 @@ def score(
     ],
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="A directory, or the URL of one.")],
     id_column: Annotated[str | None, typer.Option("--id", help="A column of the tables, carried over as 'id'.")] = None,
-    text: Annotated[list[str] | None, typer.Option(help="The column with texts; twice for pairs.")] = None,
-    image: Annotated[str | None, typer.Option(help="The column with images.")] = None,
+    text: TextColumns = None,
+    image: ImageColumn = None,
     rows_a_block: Annotated[int, typer.Option(min=1, help="Rows of one output file.")] = 4096,
     workers: Annotated[int | None, typer.Option(min=1, help="How many; as many as there is room for.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each worker.")] = 1,
@@ -37,7 +37,7 @@ def score(
 
     from hydra_ensembles import scale
 
-    given = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
+    given: dict[str, Any] = {"batch_size": batch_size, "first_size": first_size, "max_tokens": max_tokens}
     columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None)
@@ -46,13 +46,12 @@ def score(
             address,
             output,
             id_column=id_column,
-            text=tuple(text) if text and len(text) > 1 else next(iter(text or ()), None),
-            image=image,
             rows_a_block=rows_a_block,
             workers=workers,
             threads=threads,
             gpus=gpus,
             show=lambda rows, of: bar.update(task, completed=rows, total=of),
+            **columns_of(text, image),
             **{name: value for name, value in given.items() if value is not None},
         )
     taken = "".join(f", {name} {100 * number / found['scored']:.1f} %" for name, number in found["decisions"].items())

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hydra_ensembles.cli.options import OptionError
+from hydra_ensembles.cli.options import OptionError, say_if_random
 
 
 def zero_shot(
@@ -34,6 +34,7 @@ def zero_shot(
     readable = [name.replace("_", " ") for name in names]
     with Console(stderr=True).status("reading the model and its prompts"):
         classifier = ZeroShotClassifier.of_reference(reference, readable, templates)
+        say_if_random(reference)
         save_model(classifier, out, classes=names)
     prompts = ", ".join(one.replace("{}", readable[0]) for one in templates)
     told = f"{len(names)} classes; asked about the first: {prompts}"
@@ -51,5 +52,6 @@ def _names(classes: str) -> list[str]:
     else:
         found = list(open_data(classes).classes or ())
     if len(found) < 2:
-        raise OptionError(f"--classes {classes} names {len(found)} classes; write them into a .txt, one name a line")
+        what = "two are the fewest" if classes.endswith(".txt") else "write them into a .txt, one name a line"
+        raise OptionError(f"--classes {classes} names {len(found)} classes; {what}")
     return found

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from hydra_ensembles.data.batches import DataError
+from hydra_ensembles.data.columns import LABELS
 from hydra_ensembles.data.tables import Table
 from hydra_ensembles.errors import in_one_line
 
@@ -27,6 +28,9 @@ class ArraysTable(Table):
         if main is None or arrays[main].ndim == 0:
             raise DataError(f"{path} has no array with rows; it has {', '.join(arrays) or 'nothing'}")
         self.num_rows = len(arrays[main])
+        for name in LABELS:
+            if name in arrays and arrays[name].ndim and len(arrays[name]) != self.num_rows:
+                raise DataError(f"{path}: '{main}' has {self.num_rows} rows, '{name}' {len(arrays[name])}")
         self._arrays = {
             name: of.reshape(len(of)) if of.shape[1:] == (1,) else of  # labels are at times a column
             for name, of in arrays.items()

@@ -12,7 +12,7 @@ _PAIRS = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("text1", "text2"), ("question1", "question2")),
     *(("question", "sentence"), ("question", "passage")),
 )
-_LABELS = ("label", "labels", "fine_label", "target", "targets", "y", "class", "category")
+LABELS = ("label", "labels", "fine_label", "target", "targets", "y", "class", "category")
 _CLASS_NAMES = ("class", "class_name", "label_name", "label_text", "category")
 
 
@@ -80,9 +80,9 @@ def _label(found: Mapping[str, str], label: str | bool | None) -> str | None:
         return None
     if isinstance(label, str):
         return label
-    usual = [name for name in _LABELS if found.get(name) in ("number", "text")]
+    usual = [name for name in LABELS if found.get(name) in ("number", "text")]
     # A first row whose label is null says nothing of the others'; that there are rows without is then told.
-    return next(iter(usual or (name for name in _LABELS if found.get(name) == "other")), None)
+    return next(iter(usual or (name for name in LABELS if found.get(name) == "other")), None)
 
 
 def _listed(found: Mapping[str, str]) -> str:

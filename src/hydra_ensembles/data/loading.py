@@ -100,7 +100,7 @@ def labels_for(model: Knowing, rows: Rows) -> Tensor | None:
     if labels is None:
         return None
     classes = classes_of(model)
-    hint = "for an out-of-distribution set leave them out with labels=False"
+    hint = "only unknown (out-of-distribution) inputs go without labels (labels=False)"
     if classes and names:
         places = [_place(name, label, classes) for label, name in enumerate(names)]
         moved = any(place not in (None, label) for label, place in enumerate(places))

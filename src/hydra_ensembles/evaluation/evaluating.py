@@ -154,7 +154,7 @@ def _detectors(model: Model | Mapping[str, Answers], protocol: Protocol, ask: As
     known: Any = getattr(protocol, name)
     if known is None:
         raise EvaluationError(
-            "KNN, Mahalanobis and ViM are fitted on known inputs; give the protocol id_train or id_val"
+            "KNN, Mahalanobis and ViM are fitted on known inputs; give the protocol id_train= or id_val="
         )
     weight, bias = classifier_of(one)
     found = ask(name, known, True)
@@ -186,7 +186,7 @@ def _chosen_with(model: Model | Mapping[str, Answers], protocol: Protocol) -> It
         if end := next((end for end in unseen if _ends_in(batches, end)), None):
             told = f"test set '{name}' is called as the set that the heads of this hydra were chosen with ({end})"
             if not protocol.allow_seen:
-                raise ProtocolError(f"{told}; leave it out, or say allow_seen=True")
+                raise ProtocolError(f"{told}; leave it out, or say allow_seen=True (recipe: data.allow_seen)")
             yield told
 
 

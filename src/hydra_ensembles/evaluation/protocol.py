@@ -145,7 +145,7 @@ class Protocol:
                 has = f"shares {shared:,} of its {total:,} rows with" if shared else "comes from the same file as"
                 told = f"test set '{name}' {has} {val}, {_USED[val]}"
                 if not self.allow_seen and (is_same_file or shared > NATURAL * total):
-                    raise ProtocolError(f"{told}; take other data, or say allow_seen=True")
+                    raise ProtocolError(f"{told}; take other data, or say allow_seen=True (recipe: data.allow_seen)")
                 yield told
 
 

@@ -5,6 +5,7 @@
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -36,8 +37,8 @@ SAYS = {
     "probs": "probabilities of the classes, at the fitted temperature",
     "confidence": "the highest probability (MSP)",
     "entropy": "total uncertainty, in nats",
-    "aleatoric": "expected entropy of a member, in nats",
-    "epistemic": "mutual information: what the members do not agree on, in nats",
+    "aleatoric": "expected entropy of a member, before the temperature, in nats",
+    "epistemic": "mutual information: what the members do not agree on, before the temperature, in nats",
     "disagreement": "the share of pairs of members that give different labels",
     "ood_score": "how unknown the input looks; higher is stranger",
     "prediction_set": "which classes the conformal set holds",
@@ -71,7 +72,8 @@ def export(hydra: Hydra, directory: str | Path, format: str = ONNX, check: bool 
         if format == ONNX:
             write_onnx(program, path, list(graph.example), outputs)
         else:
-            torch.export.save(program, path)
+            with quietly():
+                torch.export.save(program, path)
         _write_json(path.with_name("model.json"), about(graph, format, outputs))
         _write_json(path.with_name("preprocess.json"), hydra.preprocess)
         if check:
@@ -187,12 +189,14 @@ def _write_json(path: Path, content: Any) -> None:
 
 @contextmanager
 def quietly(*loggers: logging.Logger) -> Iterator[None]:
-    """Without the tools' remarks on every constant that they do not fold and every shape that they do not know."""
+    """Without the tools' remarks on constants that they do not fold, shapes that they do not know, and each other."""
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -170,6 +170,8 @@ class Hydra(Part):
             heads = [HeadSet.from_json(member) for member in config["heads"]]
             hydra.about(heads, config["classes"], config["preprocess"], config["fitted"])
             hydra.provenance = dict(config.get("provenance", {}))
+            if hydra.classes is not None and hydra.num_classes not in (None, len(hydra.classes)):
+                raise StoreError(f"{path} names {len(hydra.classes)} classes, the hydra has {hydra.num_classes}")
         except (KeyError, TypeError, AttributeError, AssertionError, FittingError) as error:
             raise StoreError(f"{path} does not describe a hydra ({type(error).__name__}: {error})") from None
         check_tensors(directory, tensors, hydra.state_dict())

@@ -6,6 +6,7 @@ the weights of MLPs under `mlp="average"` (the paper, section 4.2). Nothing that
 
 import warnings
 from collections.abc import Sequence
+from itertools import combinations
 from statistics import fmean
 from typing import Any
 
@@ -50,12 +51,13 @@ def fuse(members: Sequence[nn.Module], mlp: str = "average", last_block: str = "
     if last_block not in ("read", "full"):
         raise FusionError(f"last_block={last_block!r} is not known; it is 'read' or 'full'")
     backbones = [_backbone(member) for member in members]
-    _check_alike(backbones)
+    check_alike(backbones)
     classes, preprocess = _agreed(members, "classes"), _agreed(members, "preprocess")
     count = backbones[0].num_classes
     if classes is not None and count not in (None, len(classes)):
         raise FusionError(f"members have {count} classes, but {len(classes)} names for them; name as many as there are")
     with torch.no_grad():
+        _warn_of_twins(backbones)
         if mlp == "average":
             _warn_of_strangers(backbones)
         towers = {name: _tower([b.towers[name] for b in backbones], mlp) for name in backbones[0].towers}
@@ -125,6 +127,19 @@ def _averaged(layers: list[nn.Linear]) -> nn.Linear:
         mean = torch.stack([_tensor(other, name).double() for other in layers]).mean(dim=0)
         parameter.copy_(mean.to(parameter.dtype))
     return layer  # type: ignore[no-any-return]
+
+
+def _warn_of_twins(backbones: list[Backbone]) -> None:
+    """Say so where two members are one and the same."""
+    for m, other in combinations(range(len(backbones)), 2):
+        if _identical([backbones[m], backbones[other]]):
+            warnings.warn(
+                f"members {m} and {other} are the same to the bit and will never disagree; prune them to other "
+                "heads, or train each with a seed of its own",
+                HydraWarning,
+                stacklevel=3,
+            )
+            return
 
 
 def _warn_of_strangers(backbones: list[Backbone]) -> None:
@@ -198,7 +213,7 @@ def _tensor(part: Any, name: str) -> Tensor:
     return tensor.detach()
 
 
-def _check_alike(backbones: list[Backbone]) -> None:
+def check_alike(backbones: Sequence[Backbone]) -> None:
     """Members may differ in numbers and heads, in nothing else."""
     shapes = [_without_heads(backbone.spec()) for backbone in backbones]
     for m, shape in enumerate(shapes):

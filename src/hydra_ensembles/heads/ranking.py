@@ -70,12 +70,15 @@ class HeadRanking:
         return self.without_first(behind - heads)
 
     def check_spares(self, trunk: int) -> None:
-        """Refuse a ranking that removes heads of the trunk."""
+        """Refuse a trunk that the model does not have, and a ranking that removes heads of it."""
+        depth = max(len(layers) for layers in self.start.kept)
+        if not 0 <= trunk <= depth:
+            raise RankingError(f"the model has {depth} blocks, a trunk of {trunk} is asked for")
         early = [head for head in self.removed if head.layer < trunk]
         if early:
             raise RankingError(
                 f"the ranking removes {early[0]}, which lies in the trunk of {trunk} blocks; rank with "
-                f"layers=range({trunk}, {max(len(layers) for layers in self.start.kept)})"
+                f"layers=range({trunk}, {depth})"
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -128,4 +131,7 @@ class HeadRanking:
             raise RankingError(f"{path}: {error.strerror}; write a ranking with 'hydra-ens rank'") from None
         except ValueError as error:
             raise RankingError(f"{path} is not JSON ({error})") from None
-        return cls.from_json(content)
+        try:
+            return cls.from_json(content)
+        except RankingError as error:
+            raise RankingError(f"{path}: {error}") from None

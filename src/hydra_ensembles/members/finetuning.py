@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from hydra_ensembles.members.trainee import Trainee, as_trainee, plain_attention
 from hydra_ensembles.optional import import_extra
 from hydra_ensembles.store import tensors_digest
 from hydra_ensembles.uncertainty import Fitted
+
+_CALMER = "lower the learning rate, or set warm_up or clip_norm; or the inputs hold what is no number"
 
 
 def finetune(
@@ -187,6 +190,8 @@ class _Training:
                 show(Step(place.step, self.steps, epoch, history.losses[-1], rate, evaluation))
                 if is_done or place.batches_done == 0:
                     break
+        if not all(bool(parameter.isfinite().all()) for parameter in self.trained.values()):
+            raise Diverged(f"weights are no numbers any more after step {place.step}; {_CALMER}")
         if self.recipe.keep == "best" and place.best_weights is not None:
             self._set_weights(place.best_weights)
 
@@ -224,11 +229,8 @@ class _Training:
         # Gradients are averaged over processes: each counts its rows as a share of the whole batch.
         loss = total * (ranks / (len(labels) * logits_BMC.shape[1]))
         mean = float(self.accelerator.reduce(loss.detach(), "mean"))
-        if mean != mean or mean in (float("inf"), float("-inf")):
-            raise Diverged(
-                f"the loss is {mean} at step {self.place.step} (learning rate {rate:g}); lower the learning rate, "
-                "or set warm_up or clip_norm"
-            )
+        if not isfinite(mean):
+            raise Diverged(f"the loss is {mean} at step {self.place.step} (learning rate {rate:g}); {_CALMER}")
         self.accelerator.backward(loss)
         if self.recipe.clip_norm is not None:
             self.accelerator.clip_grad_norm_(list(self.trained.values()), self.recipe.clip_norm)
@@ -279,6 +281,8 @@ class _Training:
                 [F.cross_entropy(logits, targets, reduction="sum"), right, right.new_tensor(len(targets))]
             )
         nll, right, rows = self.accelerator.reduce(totals, "sum").tolist()
+        if not isfinite(nll):
+            raise Diverged(f"the loss on the validation set is {nll} at step {self.place.step}; {_CALMER}")
         return Evaluation(self.place.step, nll / rows, right / rows)
 
     def _state(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torch import nn
 from hydra_ensembles.data import Data
 from hydra_ensembles.data.batches import counted_on
 from hydra_ensembles.errors import in_one_line
+from hydra_ensembles.fusion.merging import check_alike
 from hydra_ensembles.heads import Member
 from hydra_ensembles.members.history import History, Show
 from hydra_ensembles.members.recipes import FineTuningError, Recipe, changed
@@ -60,6 +61,8 @@ def finetune_members(
         progress: as in `finetune`; of processes, a bar of the members that are done.
     """
     recipe = changed(recipe, freeze_blocks=freeze_blocks)
+    if all(isinstance(member, Member) for member in members):
+        check_alike([member.backbone for member in members])  # type: ignore[misc]
     seeds = [recipe.seed + m for m in range(len(members))] if seeds is None else list(seeds)
     if len(seeds) != len(members):
         raise FineTuningError(f"there are {len(members)} members but {len(seeds)} seeds")

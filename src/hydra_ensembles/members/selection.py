@@ -8,6 +8,7 @@
 """
 
 import random
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Any
 from torch import nn
 
 from hydra_ensembles.data import Data
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, HydraWarning
 from hydra_ensembles.heads import HeadRanking, HeadSet, Member, layer_divergence, overlap, prune
 from hydra_ensembles.scoring import circuit_ranking
+from hydra_ensembles.scoring.working import digest_of
 
 WAYS = ("objectives", "sample", "calibration", "joint")
 POOL_SHARE = 100 / 144
@@ -94,7 +96,7 @@ def select_members(
         trunk: leading blocks that keep all their heads and that all members will share.
         pool: of `sample`: R, how many heads of the ranking may go; 100 of 144 as a share by default.
         seed: of `sample`: member m draws with seed + m.
-        model: of `joint`, as the following: what is searched, as for `circuit_ranking`.
+        model: what was ranked, to check that; of `joint`, as the following: what is searched, as for `circuit_ranking`.
         id_data: known inputs with labels.
         ood_data: unknown inputs.
         objective: of the ensemble.
@@ -111,6 +113,8 @@ def select_members(
         raise SelectionError(f"how='{how}' with {members} members takes {wanted} rankings, found {len(rankings)}")
     if any(ranking.start != rankings[0].start for ranking in rankings):
         raise SelectionError("the rankings are of different models or start from different heads; rank one model")
+    if model is not None:
+        _check_of(model, rankings)
     if how == "objectives":
         return Selection(tuple(ranking.keep(keep, trunk) for ranking in rankings), how, tuple(rankings))
     if how == "sample":
@@ -118,15 +122,37 @@ def select_members(
         return Selection(drawn, how, tuple(rankings))
     if how == "calibration":
         return _calibrated(rankings, keep, members, seed, trunk, pool)
-    if model is None or id_data is None:
+    if model is None:
         raise SelectionError("how='joint' searches with the model: give model=, id_data= and ood_data=")
+    if id_data is None:
+        raise SelectionError("how='joint' searches: give id_data= and ood_data=")
     return _joint(rankings, keep, members, trunk, model, id_data, ood_data, objective, search, journal, progress)
+
+
+def _check_of(model: nn.Module, rankings: Sequence[HeadRanking]) -> None:
+    """Refuse rankings of a model with other heads; say so where it has other weights."""
+    own = model.heads if isinstance(model, Member) else HeadSet.all(model)
+    for ranking in rankings:
+        if ranking.start != own:
+            raise SelectionError(
+                f"the ranking is of a model with {len(ranking.start)} heads, this one has {len(own)}, or others; "
+                "rank this one"
+            )
+    ranked = {ranking.how["model"] for ranking in rankings if "model" in ranking.how}
+    if ranked and digest_of(model) not in ranked:
+        warnings.warn(
+            "the rankings are of a model with other weights; their heads may not be the ones that this one can spare",
+            HydraWarning,
+            stacklevel=3,
+        )
 
 
 def sampled(ranking: HeadRanking, keep: int, seed: int, trunk: int = 0, pool: int | None = None) -> HeadSet:
     """A set that lacks r heads, drawn from the first R of a ranking."""
     ranking.check_spares(trunk)
     behind = sum(head.layer >= trunk for head in ranking.start)
+    if not 0 <= keep <= behind:
+        raise SelectionError(f"cannot keep {keep} of {behind} heads")
     number = behind - keep
     first = round(behind * POOL_SHARE) if pool is None else pool
     if ranking.budget is not None:
@@ -134,7 +160,7 @@ def sampled(ranking: HeadRanking, keep: int, seed: int, trunk: int = 0, pool: in
             "a Taylor ranking per layer holds at its own budget; draw from one with scope='global' (in a recipe "
             "ranking.method 'taylor-global'), or give rankings of more calibration samples"
         )
-    if not 0 <= number <= first:
+    if number > first:
         raise SelectionError(f"cannot draw {number} heads out of the first {first}; keep more heads or widen the pool")
     if first > len(ranking):
         raise SelectionError(f"the pool has {first} heads, the ranking only {len(ranking)}; rank with remove={first}")

@@ -97,7 +97,9 @@ class Trainee(nn.Module):
         tower, depth = self.tower, len(self.tower.blocks)
         for field in ("freeze_blocks", "train_last_blocks"):
             if (getattr(recipe, field) or 0) > depth:
-                raise FineTuningError(f"{field}={getattr(recipe, field)}, but the model has {depth} blocks")
+                raise FineTuningError(
+                    f"the recipe says {field}={getattr(recipe, field)}, but the model has {depth} blocks; give {field}="
+                )
         first = 0 if recipe.train_last_blocks is None else depth - recipe.train_last_blocks
         first = max(first, recipe.freeze_blocks)
         if recipe.head_only:

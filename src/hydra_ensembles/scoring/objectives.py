@@ -95,4 +95,4 @@ def check_objective(objective: str, has_unknown: bool) -> None:
     if objective not in OBJECTIVES:
         raise ScoringError(f"objective '{objective}' is not known; known: {', '.join(OBJECTIVES)}")
     if objective != "acc" and not has_unknown:
-        raise ScoringError(f"objective '{objective}' needs OOD data; give ood_data, or take objective='acc'")
+        raise ScoringError(f"objective '{objective}' needs OOD data; give ood_data=, or take objective='acc'")

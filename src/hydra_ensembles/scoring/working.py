@@ -18,6 +18,7 @@ from hydra_ensembles.heads import Head, HeadSet, Member
 from hydra_ensembles.scoring.candidates import candidate_logits, tower_features
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, outcome
 from hydra_ensembles.scoring.work import Work
+from hydra_ensembles.store import tensors_digest
 
 HOLD_BYTES = 2**30
 Features: TypeAlias = list[tuple[list[int], Tensor]]
@@ -29,6 +30,14 @@ def own_copy(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model).eval()
     # Differences between heads are smaller than these formats resolve.
     return model.float() if dtype_of(model) in (torch.bfloat16, torch.float16) else model
+
+
+def digest_of(model: nn.Module) -> str:
+    """Of the weights that a search of this model or member works with, as rankings have it in `how["model"]`."""
+    inner = model.model if isinstance(model, Member) else model
+    half = dtype_of(inner) in (torch.bfloat16, torch.float16)
+    tensors = inner.state_dict().items()
+    return tensors_digest((name, of.float() if half and of.is_floating_point() else of) for name, of in tensors)
 
 
 class Working:
@@ -141,7 +150,7 @@ class SearchData:
         self._held: list[Batch] | None = None
         first = next(iter(self.known))
         if first.labels is None:
-            raise ScoringError("id_data has no labels; give (inputs, labels)")
+            raise ScoringError("the known inputs (id_data=) have no labels; give (inputs, labels)")
         size = sum(batches.num_rows for batches in self._parts()) * _bytes_of(first) // max(rows_of(first.inputs), 1)
         if size <= HOLD_BYTES:
             self._held = list(self._stream())

@@ -20,6 +20,7 @@ from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store.whole import draft_of, whole
 
 FORMAT_VERSION = 1
+_MAKING = "'prune' makes members of a model, 'fuse' a hydra of members"
 TENSORS, CONFIG, DRAFT = "model.safetensors", "config.json", ".draft"
 
 
@@ -125,6 +126,8 @@ def check_store(directory: str | Path, kind: str) -> dict[str, Any]:
     config = read_config(directory)
     version = config.get("format_version")
     if version is None:
+        if {"library", "architecture"} <= set(config):
+            raise StoreError(f"{directory} holds a whole model, no {kind}; {_MAKING}")
         raise StoreError(f"{_file(directory, CONFIG)} has no 'format_version': this is not a store written by us")
     if version != FORMAT_VERSION:
         raise StoreError(
@@ -132,7 +135,8 @@ def check_store(directory: str | Path, kind: str) -> dict[str, Any]:
             "update hydra-ensembles or write the store again"
         )
     if config.get("kind") != kind:
-        raise StoreError(f"{directory} is a store of kind {config.get('kind')!r}, expected {kind!r}")
+        hint = f"; {_MAKING}" if {config.get("kind"), kind} <= {"member", "hydra"} else ""
+        raise StoreError(f"{directory} is a store of kind {config.get('kind')!r}, expected {kind!r}{hint}")
     return config
 
 
