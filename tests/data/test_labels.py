@@ -37,6 +37,16 @@ def test_names_beside_numbers_decide_where_the_model_knows_them_all(member, tmp_
     assert labels_for(member, named).tolist() == [2, 4, 2]
 
 
+def test_fractions_are_no_names_of_classes(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\nx,1.0\ny,0.5\n")
+    with pytest.raises(DataError, match=r"row 1 of .* has label 0\.5; expected whole numbers, or names"):
+        _ = open_data(path).labels
+    assert open_data(path, classes=["0.5", "1.0"]).labels.tolist() == [1, 0]
+    path.write_text("text,label\nx,v1\ny,0.5\n")
+    assert open_data(path).classes == ["0.5", "v1"]
+
+
 def test_a_name_that_two_classes_have_keeps_its_number(member, tmp_path):
     named = rows(tmp_path, label=[3, 1, 0], **{"class": ["crane", "crane", "ant"]})
     assert labels_for(member, named).tolist() == [3, 1, 0]

@@ -27,9 +27,9 @@ def fuse(
     from hydra_ensembles.heads import Member
     from hydra_ensembles.heads.description import millions
 
-    console = Console()
-    loaded = [Member.load(path) for path in track(members, "loading members", console=console, transient=True)]
-    with console.status("fusing"):
+    console, aside = Console(), Console(stderr=True)
+    loaded = [Member.load(path) for path in track(members, "loading members", console=aside, transient=True)]
+    with aside.status("fusing"):
         hydra = fuse_members(loaded, mlp=mlp, last_block=last_block)
         hydra.save(out)
     apart, together = (sum(p.numel() for m in parts for p in m.parameters()) for parts in (loaded, [hydra]))

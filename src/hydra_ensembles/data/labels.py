@@ -48,6 +48,8 @@ class Labels:
         if numbers is not None and folders is not None and isinstance(values[0], str):
             return self._of_numbered_folders(values, folders)
         if numbers is None:
+            if folders is None and self._given is None:
+                self._check_not_numbers(values)
             return *self._of_names([str(value) for value in values]), True
         if len(numbers) and (numbers == -1).all():  # how data sets publish a split whose labels are secret
             return None, self._given, False
@@ -79,6 +81,15 @@ class Labels:
             )
         places = np.array([classes.index(name) for name in names], dtype=np.int64)
         return places[numbers], classes
+
+    def _check_not_numbers(self, values: list[Any]) -> None:
+        """Where every label can be read as a number, fractions are no names."""
+        try:
+            numbers = [float(value) for value in values]
+        except (TypeError, ValueError):
+            return
+        row = next((row for row, number in enumerate(numbers) if not number.is_integer()), 0)  # or none fits 64 bits
+        raise DataError(f"row {row} of {self.table.where} has label {values[row]}; expected whole numbers, or names")
 
     def _check_from_0(self, numbers: np.ndarray) -> None:
         known = self._given or self.table.names(self.column or "")
