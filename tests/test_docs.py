@@ -151,10 +151,15 @@ def test_the_tables_in_the_docs_are_those_of_the_results_files(repository):
 
 
 @pytest.mark.parametrize("setting", ["text", "vision"])
-def test_the_evidence_is_what_its_results_files_say(setting, repository):
-    claims, table = (importlib.import_module(f"{setting}.{name}") for name in ("claims", "table"))
+def test_the_ledger_is_what_its_results_files_say(setting, repository):
+    claims = importlib.import_module(f"{setting}.claims")
     ledger = (repository / "docs" / "evidence.md").read_text()
     assert f"<!-- {setting}-ledger -->\n{claims.as_markdown()}\n<!-- /{setting}-ledger -->" in ledger
+
+
+@pytest.mark.parametrize("setting", ["text", "vision", "clip"])
+def test_the_evidence_is_what_its_results_files_say(setting, repository):
+    table = importlib.import_module(f"{setting}.table")
     assert table.README.read_text() == table.page()
     assert table.as_json() == (repository / "benchmarks" / "results" / setting / "summary.json").read_text()
 

@@ -65,7 +65,8 @@ TASK = Task(
             first_size=FIRST_PIXELS,
             first_row=VALIDATION_ROWS,
         ),
-        "imagenet": Column("imagenet-test", file("imagenet-test"), file("imagenet-val"), far=FAR),
+        # 1,000 known images, and no more of an unknown set.
+        "imagenet": Column("imagenet-test", file("imagenet-test"), file("imagenet-val"), far=FAR, most_unknown=1000),
     },
     asked={"small": ("cifar100", "cifar10"), "imagenet": ("imagenet",)},
     first="cifar100",

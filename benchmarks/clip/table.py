@@ -60,9 +60,9 @@ rows of CIFAR-10's test set, which are no test rows then, and on 500 validation 
 unknown images, the other methods have not.
 
 Unknown images: for CIFAR-100 near = CIFAR-10, far = textures, MNIST, Fashion-MNIST, as in the evidence on images; for
-the other columns textures, MNIST, Fashion-MNIST. For CIFAR all sets are brought to 32 pixels first. The average is over
-sets, unweighted; scores are MSP unless said. Parameters of a hydra are without the text tower, whose class embeddings
-it keeps instead. What this model can and cannot show is in
+the other columns textures, MNIST, Fashion-MNIST, for ImageNet's 1,000 images 1,000 of each at most. For CIFAR all sets
+are brought to 32 pixels first. The average is over sets, unweighted; scores are MSP unless said. Parameters of a hydra
+are without the text tower, whose class embeddings it keeps instead. What this model can and cannot show is in
 [docs/zero-shot.md](../../docs/zero-shot.md).
 """
 
@@ -98,8 +98,9 @@ def check_one_model_a_seed(results: Mapping[tuple[str, int], Mapping[str, Any]])
                 )
 
 
-def as_json(found: dict[str, dict[str, Any]]) -> str:
+def as_json(folder: str = "clip") -> str:
     """`{"methods": {name: {column: {metric: {"mean", "std", "seeds"}}}}}`."""
+    found = summaries(folder)
     names = found["cifar100"]["methods"]
     methods = {
         name: {
@@ -204,7 +205,7 @@ def main() -> None:
     found = summaries(folder)
     if not found["cifar100"]["methods"]:
         raise SystemExit(f"results/{folder} has no results yet; run benchmarks/clip/run.py first")
-    (WRITTEN / folder / "summary.json").write_text(as_json(found))
+    (WRITTEN / folder / "summary.json").write_text(as_json(folder))
     if folder == "clip":
         README.write_text(page())
         print(f"wrote results/{folder}/summary.json and README.md")

@@ -32,6 +32,8 @@ class Column:
     """All images are brought to this size first."""
     first_row: int = 0
     """Rows of the known set before this one are no test rows."""
+    most_unknown: int | None = None
+    """Images of an unknown set; of more, a random sample. None: as many as of any set."""
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -78,10 +80,10 @@ class Task:
         """Every set that columns ask about, by name; known ones with labels, numbered as in their files."""
         known = {self.columns[one].known: self.columns[one].reference for one in columns}
         sets = known | {name: where for one in columns for name, where in self.columns[one].unknown.items()}
-        first_size = self.columns[columns[0]].first_size
+        first_size, most_unknown = self.columns[columns[0]].first_size, self.columns[columns[0]].most_unknown
+        most = {name: self.sizes.most if name in known else most_unknown or self.sizes.most for name in sets}
         found = {
-            name: prepared(model, some(where, self.sizes.most), name in known, first_size)
-            for name, where in sets.items()
+            name: prepared(model, some(where, most[name]), name in known, first_size) for name, where in sets.items()
         }
         if self.first in columns:
             found[KNOWN_VAL] = prepared(model, some(self.known_val, self.sizes.fitted), True, first_size)
