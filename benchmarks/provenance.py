@@ -25,12 +25,12 @@ _STARTED = time.monotonic()
 
 
 def provenance(inputs: Sequence[Path] = (), packages: Sequence[str] = (), **more: Any) -> dict[str, Any]:
-    """To be called when the work is done; `inputs` are hashed by content and named by their last two parts."""
+    """To be called when the work is done; `inputs` are hashed, results files named by where they lie among all."""
     return {
         "command": shlex.join(["python", *_shown(sys.argv)]),
         "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "seconds": round(time.monotonic() - _STARTED, 1),
-        "inputs": {"/".join(path.parts[-2:]): _sha256(path) for path in inputs},
+        "inputs": {_name(path): _sha256(path) for path in inputs},
         "versions": {"python": platform.python_version()} | {p: _version(p) for p in ("torch", *packages)},
         "threads": torch.get_num_threads(),
         **more,
@@ -55,6 +55,11 @@ def write_results(name: str, results: dict[str, Any]) -> Path:
         draft.write_text(json.dumps(results, indent=1) + "\n")
     print(f"wrote {path.relative_to(RESULTS.parent.parent)}")
     return path
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(RESULTS).parts if path.is_relative_to(RESULTS) else path.parts[-2:]
+    return "/".join(parts)
 
 
 def _shown(arguments: Sequence[str]) -> list[str]:
