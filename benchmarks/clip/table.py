@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -196,7 +197,8 @@ def page() -> str:
     """The README beside this script."""
     spent = read(str(WRITTEN / "clip"), "hours").get("hours")
     hours = f" and takes {spent:.1f} hours of one core so far" if spent is not None else ""
-    opening = OPENING.format(hours=hours, training=training_time("clip"))
+    said = OPENING.format(hours=hours, training=training_time("clip")).split("\n\n")
+    opening = "\n\n".join(fill(part, 120, break_long_words=False, break_on_hyphens=False) for part in said)
     return "\n\n".join([opening, *tables("clip", summaries("clip"))]) + "\n"
 
 

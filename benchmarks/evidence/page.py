@@ -49,10 +49,11 @@ def by_method(found: Mapping[str, T]) -> dict[str, T]:
 
 
 def main_table(summary: Mapping[str, Any], title: str, averages: Mapping[str, str] | None = None) -> Table:
-    """All methods with answers, unknown inputs and cost; `averages` are more of AUROC, with their headings."""
+    """All methods with answers, unknown inputs and cost, where any has them; `averages` are more of AUROC."""
     at = [column.key for column in MAIN].index("auroc") + 1
     more = [Column(key, heading, "OOD average", better="higher") for key, heading in (averages or {}).items()]
     columns = [*MAIN[:at], *more, *MAIN[at:]]
+    columns = [column for column in columns if any(column.key in found for found in summary["methods"].values())]
     rows = [Row(name, {c.key: _cell(found.get(c.key)) for c in columns}) for name, found in summary["methods"].items()]
     return Table(columns, rows, title=title, caption="Best in bold, second best underlined.")
 
