@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from clip.claims import claims_table
 from clip.methods import METHODS
 from clip.setting import SEEDS, TASK, TOY, WRITTEN
 from command_line import words
@@ -115,7 +116,7 @@ def as_json(folder: str = "clip") -> str:
 
 def tables(folder: str, found: dict[str, dict[str, Any]]) -> list[str]:
     """Every table, as Markdown."""
-    parts = []
+    parts = [claims_table(results_of(str(WRITTEN / folder)), TITLES).markdown()]
     for column, summary in found.items():
         sets = list(TASK.columns[column].unknown)
         parts += [main_table(summary, TITLES[column]).markdown()]

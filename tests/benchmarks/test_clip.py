@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
 
-from clip import judging, paper, table
+from clip import claims, judging, paper, table
 from clip.methods import METHODS, Method, Networks
 from clip.task import Column, Model, Sizes, Task, classes_of
 from clip.training import _endless, contrastive
@@ -187,3 +187,25 @@ def test_training_goes_on_with_the_batches_that_were_not_seen(tmp_path):
         assert epoch == other_epoch
         assert np.array_equal(places, other_places)
         assert torch.equal(batch.inputs, other.inputs)
+
+
+def test_a_claim_holds_if_every_seed_says_so():
+    higher, lower = (claims.Claim("", "a", "b", metric, "") for metric in ("auroc", "nll"))
+    near = claims.Claim("", "a", "b", "nll", "", margin=0.01)
+    assert claims.verdict(higher, [1.0, 2.0, 0.5]) == claims.verdict(lower, [-1.0, -2.0, -0.5]) == "holds"
+    assert claims.verdict(higher, [-1.0, -2.0, -0.5]) == claims.verdict(lower, [1.0, 1.0, 1.0]) == "does not hold here"
+    assert claims.verdict(higher, [1.0, -2.0, 0.5]) == "undecided"
+    assert claims.verdict(near, [0.01, -0.01, 0.0]) == "holds"
+    assert claims.verdict(near, [0.1, -0.01, 0.0]) == "undecided"
+    assert claims.verdict(higher, [1.0, 2.0]) == "2 of 2 so far"
+
+
+def test_claims_stand_beside_the_paper_s_for_every_column(made):
+    _, results = made
+    found = claims.claims_table(results, {"first": "First: as it is", "second": "Second: other"})
+    assert [row.name for row in found.rows] == [claim.says for claim in claims.CLAIMS]
+    for row, claim in zip(found.rows, claims.CLAIMS, strict=True):
+        if claim.other == table.ERRORS:
+            continue
+        values = [claims.value(results[name, 0], "first", claim.metric) for name in (claim.method, claim.other)]
+        assert row.cells["first"].startswith(f"{values[0] - values[1]:+.{3 if claim.metric == 'nll' else 2}f}, ")
