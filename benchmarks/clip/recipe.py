@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from safetensors.torch import load_file
@@ -29,7 +27,6 @@ RECIPE = "recipes/zero-shot.yaml"
 
 def main() -> None:
     words(__doc__)
-    torch.set_num_threads(1)
     if not (WEIGHTS / "open_clip_model.safetensors").is_file():
         raise SystemExit("no weights yet; run 'python benchmarks/clip/run.py --only models/0' first")
     model, done = PLACE / "model", PLACE / "run"

@@ -507,7 +507,7 @@ def test_detectors_take_training_data_before_validation_data(tmp_path):
     [
         (hydra_of, {"id_val": (images(60, 9), labels(60))}, "are for one network"),
         (members_of, {"id_val": (images(60, 9), labels(60))}, "are for one network"),
-        (trained, {}, "give the protocol id_train or id_val"),
+        (trained, {}, "give the protocol id_train= or id_val="),
         (trained, {"id_val": images(60, 9)}, "set 'id_val' has no labels"),
     ],
 )

@@ -27,6 +27,14 @@ def hydra_of(name, keeps=None, mlp="average"):
     return fuse(members, mlp=mlp)
 
 
+def test_the_same_hydra_is_the_same_files(tmp_path):
+    """Recipes and caches know a model by its bytes."""
+    hydra = hydra_of("timm")
+    places = [hydra.save(tmp_path / str(i)) for i in range(8)]
+    for name in ("model.safetensors", "config.json"):
+        assert len({(place / name).read_bytes() for place in places}) == 1
+
+
 @names
 @settings(max_examples=3)
 @given(data=st.data())

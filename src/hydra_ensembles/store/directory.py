@@ -54,7 +54,8 @@ def _write(directory: Path, kind: str | None, config: Mapping[str, Any], tensors
         check_may_write(directory, kind)
         directory.mkdir(parents=True, exist_ok=True)
         with _emptied(directory / DRAFT) as room, whole(directory / TENSORS) as draft:
-            save_file(owned, room / TENSORS, metadata={"format": "pt", "mark": mark})
+            # One entry alone: safetensors writes several in an order by chance, and files would differ.
+            save_file(owned, room / TENSORS, metadata={"mark": mark})
             (room / TENSORS).replace(draft)
         with whole(directory / CONFIG) as draft:
             draft.write_text(text, encoding="utf-8")
@@ -126,7 +127,7 @@ def check_store(directory: str | Path, kind: str) -> dict[str, Any]:
     config = read_config(directory)
     version = config.get("format_version")
     if version is None:
-        if {"library", "architecture"} <= set(config):
+        if {"library", "architecture"} <= set(config) and "kind" not in config:
             raise StoreError(f"{directory} holds a whole model, no {kind}; {_MAKING}")
         raise StoreError(f"{_file(directory, CONFIG)} has no 'format_version': this is not a store written by us")
     if version != FORMAT_VERSION:
