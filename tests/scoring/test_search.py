@@ -190,7 +190,7 @@ def test_a_model_in_bf16_is_searched_in_fp32():
         ({"layers": [7]}, "layers are 0 to 2"),
         ({"towers": ["text"]}, "it has vision"),
         ({"risk": 0.7}, "between 0 and 0.5"),
-        ({"id_data": images(4, 0)}, "has no labels"),
+        ({"id_data": images(4, 0)}, "have no labels"),
         ({"id_data": (images(4, 0), torch.arange(4) + 2)}, "label 5 was found, but the model has 5 classes"),
     ],
 )
