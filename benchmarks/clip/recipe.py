@@ -1,6 +1,6 @@
 """recipes/zero-shot.yaml as it is, on weights in open_clip's format: those that run.py trained first.
 
-Run: python benchmarks/clip/recipe.py      (after `run.py --only models/0`; half an hour, goes on where it was)
+Run: python benchmarks/clip/recipe.py      (after `run.py --only models/0`; 40 minutes of one core, resumable)
 Writes results/clip/recipe.json.
 """
 
