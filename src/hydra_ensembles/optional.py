@@ -1,12 +1,25 @@
 """Optional libraries, imported where they are used."""
 
+import platform
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
 from hydra_ensembles.errors import HydraError
+
+_LIBRARIES = (
+    "timm",
+    "torchvision",
+    "transformers",
+    "open_clip",
+    "tokenizers",
+    "PIL",
+    "torchmetrics",
+    "torch_uncertainty",
+)
+"""Whose versions results depend on."""
 
 
 class MissingExtra(HydraError):
@@ -16,14 +29,23 @@ class MissingExtra(HydraError):
 @cache
 def version_of(module: str) -> str | None:
     """The version of the distribution that brings a module; None where that is not known."""
-    names = _distributions().get(module)
-    return version(names[0]) if names else None
+    try:
+        # Of a working copy, which is not among those that bring modules, the name is the module's.
+        return version(_distributions().get(module, [module])[0])
+    except PackageNotFoundError:
+        return None
 
 
 @cache
 def _distributions() -> Mapping[str, list[str]]:
     """By module, the distributions that bring it; looked up once, as every installed package is read for it."""
     return packages_distributions()
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the libraries that are installed."""
+    found = {name: version_of(name) for name in ("hydra_ensembles", "torch", "numpy", *_LIBRARIES)}
+    return {"python": platform.python_version(), **{name: of for name, of in found.items() if of is not None}}
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:

@@ -351,3 +351,16 @@ def test_tokens_that_a_backbone_cannot_read_are_told(ids, mask, told):
     inputs |= {} if mask is None else {"attention_mask": torch.tensor(mask)}
     with pytest.raises(InputError, match=told):
         Backbone.of(model_of("bert"))(inputs)
+
+
+@pytest.mark.parametrize(
+    ("types", "told"),
+    [
+        ([[0, 1]], r"token_type_ids has shape \(1, 2\), input_ids \(1, 3\)"),
+        ([[0, 1, 7]], "token_type_ids are numbers from 0 to 1 here, found 0 to 7"),
+    ],
+)
+def test_types_of_tokens_that_a_backbone_cannot_read_are_told(types, told):
+    inputs = {"input_ids": torch.tensor([[1, 2, 3]]), "token_type_ids": torch.tensor(types)}
+    with pytest.raises(InputError, match=told):
+        Backbone.of(model_of("bert"))(inputs)

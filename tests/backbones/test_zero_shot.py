@@ -10,7 +10,18 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from families import model_of
-from hydra_ensembles import Backbone, HeadSet, Hydra, Member, ablate, circuit_ranking, describe, fuse, prune
+from hydra_ensembles import (
+    Backbone,
+    HeadSet,
+    Hydra,
+    Member,
+    ablate,
+    circuit_ranking,
+    describe,
+    fuse,
+    prune,
+    select_members,
+)
 from hydra_ensembles.backbones import UnknownReference, UnsupportedBackbone, load_model, origin_of
 from hydra_ensembles.backbones.references import files_of
 from hydra_ensembles.backbones.zero_shot import ZeroShotClassifier
@@ -228,6 +239,29 @@ def test_the_fast_search_is_the_plain_one_and_runs_the_text_tower_once_a_step(na
     again = circuit_ranking(model, *data, search="fast", **{**how, "batch_size": 20})
     if towers == "text":  # as many image forwards, in other batches: the text tower does not run once a batch
         assert again.how["block_forwards"] == pytest.approx(fast.how["block_forwards"])
+
+
+def test_members_are_chosen_to_answer_together():
+    model = classifier_of("open_clip").double()
+    x, labels, other = images(20, 1).double(), torch.tensor([0, 1, 2, 3] * 5), images(20, 2).double()
+    whole = HeadSet.all(model)
+    companion = prune(model, HeadSet.sample(model, keep=len(whole) - 2, seed=0))
+    how = {"objective": "acc", "remove": 3, "companions": [companion]}
+    plain, fast = (circuit_ranking(model, (x, labels), other, search=search, **how) for search in ("plain", "fast"))
+    assert (fast.removed, fast.scores) == (plain.removed, plain.scores)
+    together = torch.stack([prune(model, fast.keep(len(whole) - 3))(x), companion(x)]).softmax(-1).mean(0)
+    assert fast.scores[-1] == pytest.approx(float((together.argmax(-1) == labels).double().mean()))
+    chosen = select_members(
+        [], keep=len(whole) - 2, how="joint", members=2, model=model, id_data=(x, labels), ood_data=other
+    )
+    assert [len(heads) for heads in chosen] == 2 * [len(whole) - 2]
+
+
+def test_a_classifier_made_for_inference_answers_as_any_other():
+    model, x = classifier_of("open_clip"), images(4)
+    with torch.inference_mode():
+        inner = copy.deepcopy(model)
+        assert torch.equal(inner(x), model(x))
 
 
 def test_a_text_head_is_tried_once_a_step_however_often_it_is_asked_for():

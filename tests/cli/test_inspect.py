@@ -138,6 +138,8 @@ def test_weights_of_another_task_are_refused_and_a_new_classifier_is_told(tmp_pa
 def test_debug_lets_the_error_through():
     with pytest.raises(UnknownReference):
         main(["--debug", "inspect", "nowhere"])
+    with pytest.raises(UnknownReference):
+        main(["inspect", "nowhere", "--debug"])
 
 
 def test_help_shows_an_example_and_does_not_wait_for_torch(run):

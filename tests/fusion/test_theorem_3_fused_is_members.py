@@ -222,6 +222,21 @@ def test_whole_models_say_what_their_classes_and_inputs_are(tmp_path):
         fuse([model, loaded("abcde", size=32)])
 
 
+def _rounded(name):
+    """A model after a cast to bf16 and back."""
+    return copy.deepcopy(model_of(name)).bfloat16().float()
+
+
+def test_members_that_were_cast_alike_are_fused():
+    model = _rounded("timm-eva02-tiny")
+    members = [prune(model, HeadSet.sample(model, keep=8, seed=seed)) for seed in (0, 1)]
+    x = BY_NAME["timm-eva02-tiny"].inputs(2, 0, 0)
+    with torch.no_grad():
+        found = fuse((member for member in members), mlp="grouped").members(x)
+        expected = torch.stack([member(x) for member in members], dim=1)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -234,6 +249,9 @@ def test_whole_models_say_what_their_classes_and_inputs_are(tmp_path):
         (lambda: fuse([_timm(), _timm(qkv_bias=False)]), "members 0 and 1 are of different architectures"),
         (lambda: fuse([_timm(num_classes=5), _timm(num_classes=7)]), r"classifier.weight: \[5, 32\], \[7, 32\]"),
         (lambda: fuse([_timm(depth=2), _timm(depth=3)]), r"towers.vision.blocks: 2, 3"),
+        (lambda: fuse([_timm(), _timm().bfloat16()]), r"different dtypes \(.*: torch.float32, torch.bfloat16\)"),
+        (lambda: fuse([_rounded("timm-eva02-tiny"), model_of("timm-eva02-tiny")]), "different tables 'rotary'"),
+        (lambda: fuse(model_of("timm")), r"a list of members, found one: fuse\(\[member\]\)"),
     ],
 )
 def test_what_cannot_be_fused_is_refused(wrong, message):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from families import BY_NAME, CASES, edit_config, head_sets, model_of, perturbed
+from families import BY_NAME, CASES, _timm, edit_config, head_sets, model_of, perturbed
 from hydra_ensembles import HeadSet, Hydra, Member, fuse, prune
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store import StoreError
@@ -169,3 +169,13 @@ def test_names_of_other_classes_than_there_are_do_not_load(tmp_path):
     edit_config(lambda config: config.update(classes=["a", "b"]))(place)
     with pytest.raises(StoreError, match="names 2 classes, the hydra has 5"):
         Hydra.load(place)
+    hydra = hydra_of("timm")
+    hydra.classes = ["a", "b"]
+    with pytest.raises(StoreError, match="has 5 classes, but 2 names"):
+        hydra.save(tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_without_a_classifier_there_is_nothing_to_predict():
+    with pytest.raises(HydraError, match="has no classifier, only features"):
+        fuse([_timm(num_classes=0)]).predict(BY_NAME["timm"].inputs(2, 0, 0))

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from families import BY_NAME, CASES, edit_config, head_sets, model_of, own_output
-from hydra_ensembles import HeadSet, Member, load_model, prune
+from hydra_ensembles import HeadSet, Member, load_model, prune, save_model
 from hydra_ensembles.backbones import UnknownReference
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store import StoreError
@@ -54,6 +54,21 @@ def test_a_member_keeps_its_dtype(dtype, tmp_path):
     again = Member.load(member.save(tmp_path / "m"))
     assert {p.dtype for p in again.parameters()} == {dtype}
     assert json.loads((tmp_path / "m" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+
+
+def test_tables_that_would_not_come_back_are_not_left_behind(tmp_path):
+    """EVA's turns are computed, not stored: after a cast down and up they are not what timm computes."""
+    model = copy.deepcopy(model_of("timm-eva02-tiny"))
+    member = prune(model, HeadSet.first(model, 2))
+    x, narrow = BY_NAME["timm-eva02-tiny"].inputs(2, 0, 0), copy.deepcopy(member).bfloat16()
+    for whole in (member, narrow):
+        again = Member.load(whole.save(tmp_path / "m"))
+        assert torch.equal(again(x), whole(x))
+    with pytest.raises(StoreError, match="is computed, not stored, and timm would compute other numbers"):
+        narrow.float().save(tmp_path / "rounded")
+    with pytest.raises(HydraError, match="is computed, not stored"):
+        save_model(model.bfloat16().float(), tmp_path / "rounded")
+    assert not (tmp_path / "rounded").exists()
 
 
 def test_saving_again_replaces_and_a_strange_directory_is_left_alone(tmp_path):

@@ -201,6 +201,14 @@ def test_wrong_settings_are_refused_in_one_line(change, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_model_without_a_classifier_has_no_answers_to_score():
+    model, said = _timm(num_classes=0), "has no classifier, so no answers to score heads by"
+    with pytest.raises(ScoringError, match=said):
+        circuit_ranking(model, labelled(8), images(8, 1), "avg", 1)
+    with pytest.raises(ScoringError, match=said):
+        taylor_ranking(model, labelled(8), 1)
+
+
 def test_logits_that_are_not_finite_are_refused():
     with pytest.raises(ScoringError, match="not finite"):
         circuit_ranking(model_of("timm"), labelled(8), images(8, 1) / 0.0, "avg", 2)

@@ -46,6 +46,7 @@ def test_constant_scores_are_all_accepted():
     assert decided(torch.zeros(3), ood, None).tolist() == [0, 0, 0]
 
 
+CONFORMAL = ConformalQuantile("thr", 0.6, 0.9)
 LOGITS = torch.randn(40, 3, 5, generator=torch.Generator().manual_seed(0)) * 3
 
 
@@ -77,6 +78,18 @@ def test_a_decision_by_hand():
     assert names(ood, sets) == [yes, far, unsure, far, yes, far]
     assert names(ood, None) == [yes, far, yes, far, yes, far]
     assert names(None, sets) == [yes, yes, unsure, unsure, yes, unsure]
+
+
+@pytest.mark.parametrize("score", list(SCORES))
+@pytest.mark.parametrize("what", ["ood", "conformal"])
+def test_what_overflowed_is_never_accepted(score, what):
+    """One infinite logit: by energy it looks as familiar as can be."""
+    logits = LOGITS[:2].clone()
+    logits[1, 0, 0] = math.inf
+    fitted = Fitted(ood=OODThreshold(score, 1e6, 0.95)) if what == "ood" else Fitted(None, None, CONFORMAL)
+    known, overflowed = predict(logits, fitted).decision
+    assert known != "out-of-distribution"
+    assert overflowed == ("out-of-distribution" if what == "ood" else "abstain")
 
 
 @pytest.mark.parametrize("temperature", [None, Temperature(1.5), Temperature(1.5, "members")])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hydra_ensembles.backbones.backbone import Backbone, build_model, dtype_of
+from hydra_ensembles.backbones.backbone import Backbone, build_model, dtype_of, table_not_computed
 from hydra_ensembles.backbones.origin import Origin
 from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.references import num_classes, origin_of
@@ -49,6 +49,12 @@ def save_model(
         raise SavingError(
             f"{origin.library} would not build this model again from '{origin.architecture}' with {origin.kwargs}; "
             "a pruned model is a Member and has a save of its own"
+        )
+    table = table_not_computed(model, lambda: build_model(origin))
+    if table is not None:
+        raise SavingError(
+            f"{table} is computed, not stored, and {origin.library} would compute other numbers, as after a cast to "
+            "another dtype and back; load the model anew"
         )
     dtype = str(dtype_of(model)).removeprefix("torch.")
     return write_model(directory, {**origin.to_json(), "dtype": dtype}, model.state_dict())

@@ -213,7 +213,7 @@ class TokenStem(Part):
                 f"this backbone takes at most {self.max_tokens} tokens, found {ids.shape[1]}; truncate the text"
             )
         if not torch.compiler.is_compiling():
-            self._check_numbers(ids, fields.get("attention_mask"))
+            self._check_numbers(ids, fields)
         x = F.embedding(ids, self.words)
         if self.types is not None:
             types = fields.get("token_type_ids")
@@ -225,18 +225,25 @@ class TokenStem(Part):
             mask = ids != self.hidden_id
         return State(x, _additive(mask, x.dtype), self.causal, pool=self._pool(ids))
 
-    def _check_numbers(self, ids: Tensor, mask: Tensor | None) -> None:
+    def _check_numbers(self, ids: Tensor, fields: Mapping[str, Any]) -> None:
         """Refuse what would end in an error of torch's; on a GPU nothing is waited for, so tokens are not looked at."""
         if ids.shape[1] == 0:
             raise InputError("these texts have no tokens at all; a tokeniser marks where an empty text ends")
-        if mask is not None and mask.shape != ids.shape:
-            raise InputError(f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(ids.shape)}")
+        mask, types = (fields.get(name) for name in ("attention_mask", "token_type_ids"))
+        for name, beside in (("attention_mask", mask), ("token_type_ids", types)):
+            if beside is not None and beside.shape != ids.shape:
+                raise InputError(f"{name} has shape {tuple(beside.shape)}, input_ids {tuple(ids.shape)}")
         if ids.device.type == "cpu" and ids.numel():
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= len(self.words):
                 raise InputError(
                     f"tokens are numbers from 0 to {len(self.words) - 1} here, found {low} to {high}; take this "
                     "model's own tokeniser, and mark padding in attention_mask"
+                )
+            if types is not None and self.types is not None and not 0 <= types.min() <= types.max() < len(self.types):
+                raise InputError(
+                    f"token_type_ids are numbers from 0 to {len(self.types) - 1} here, found {int(types.min())} to "
+                    f"{int(types.max())}; take this model's own tokeniser"
                 )
 
     def _position_ids(self, ids: Tensor) -> Tensor:

@@ -106,6 +106,8 @@ class ZeroShotClassifier(nn.Module):
             self._kept = None
             return self._embedded()
         kept, numbers = self._kept, [*self.parameters(), *self.buffers()]
+        if any(n.is_inference() for n in numbers):  # torch counts no changes of what was made in inference mode
+            return self._embedded()
         seen = [(id(n), n.data_ptr(), n._version, n.dtype, n.device) for n in numbers], self._surroundings()
         if kept is None or kept[0] != seen:
             # Numbers and their memory are held, so that no others can have their ids and addresses.

@@ -9,7 +9,7 @@ from hydra_ensembles.cli.options import Device, check_device
 
 
 def bench(
-    reference: Annotated[str, typer.Argument(metavar="REF", help="A model reference, as for inspect.")],
+    reference: Annotated[str, typer.Argument(metavar="REF", help="A whole model, as for inspect.")],
     keep: Annotated[int, typer.Option(help="Heads kept in every layer.")],
     members: Annotated[int, typer.Option(min=1, help="Members.")] = 3,
     trunk: Annotated[int, typer.Option(min=0, help="Leading blocks that the members share.")] = 0,

@@ -26,11 +26,15 @@ def fuse(
     from hydra_ensembles.fusion import fuse as fuse_members
     from hydra_ensembles.heads import Member
     from hydra_ensembles.heads.description import millions
+    from hydra_ensembles.optional import versions
+    from hydra_ensembles.store import tensors_digest
 
     console, aside = Console(), Console(stderr=True)
     loaded = [Member.load(path) for path in track(members, "loading members", console=aside, transient=True)]
     with aside.status("fusing"):
         hydra = fuse_members(loaded, mlp=mlp, last_block=last_block)
+        digests = [tensors_digest(member.model.state_dict().items()) for member in loaded]
+        hydra.provenance = {"members": digests, "mlp": mlp, "versions": versions()}
         hydra.save(out)
     apart, together = (sum(p.numel() for m in parts for p in m.parameters()) for parts in (loaded, [hydra]))
     trunk = ", ".join(f"{blocks} of {len(hydra.towers[name].blocks)}" for name, blocks in hydra.trunk.items())  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ def inspect(
         typer.Argument(
             metavar="REF",
             help="timm:NAME, torchvision:NAME, open_clip:NAME, open_clip:DIR, hf:DIR, hf:pkg:IMPORT/SUBDIR, or a "
-            "directory with model.safetensors and config.json. ${VAR} expands.",
+            "directory with model.safetensors and config.json, of a model or of a member. ${VAR} expands.",
         ),
     ],
     keep: Annotated[int | None, typer.Option(help="Heads kept in every layer: predicts what a hydra costs.")] = None,

@@ -62,18 +62,21 @@ def _options(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; what a person must act on ends in one line and exit code 1."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
+    if debug:  # wherever it stands
+        arguments = ["--debug", *(one for one in arguments if one != "--debug")]
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _telling(warnings.showwarning, arguments)
             app(arguments)
     except HydraError as error:
-        if "--debug" in arguments:
+        if debug:
             raise
         told = in_options(str(error), arguments)
         typer.secho(f"{type(error).__name__}: {told}", fg=typer.colors.RED, err=True)
         sys.exit(1)
     except OSError as error:  # a file that may not be read or written, a full disk
-        if "--debug" in arguments:
+        if debug:
             raise
         told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         typer.secho(f"{type(error).__name__}: {told}", fg=typer.colors.RED, err=True)

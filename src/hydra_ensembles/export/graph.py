@@ -4,6 +4,7 @@ Shapes: B batch, T tokens, M members, C classes.
 """
 
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from hydra_ensembles.uncertainty import prediction_tensors
 
 IMAGES, IDS, MASK, TYPES = "pixel_values", "input_ids", "attention_mask", "token_type_ids"
 BATCH, TEXTS, TOKENS = "batch", "texts", "tokens"
+_DEFER = "prefer_deferred_runtime_asserts_over_guards"
+"""An option of torch.export that the oldest torch which runs hydras has not."""
 _ROWS, _TEXT_ROWS, _LENGTH = 3, 5, 7  # of the inputs to trace with: unlike each other, and none 1
 
 
@@ -36,6 +39,8 @@ class Graph(nn.Module):
         super().__init__()
         if not isinstance(hydra, Hydra):
             raise ExportError(f"a {type(hydra).__name__} cannot be exported; fuse members into a hydra first")
+        if hydra.num_classes is None and hydra.contrast is None:
+            raise ExportError("this hydra has no classifier, only features; fuse members that have one")
         self.hydra = hydra
         self.several = len(hydra.towers) > 1
         self.example: dict[str, Tensor] = {}
@@ -61,6 +66,8 @@ class Graph(nn.Module):
         dims: dict[str, Any] = {BATCH: Dim(BATCH, min=1), TEXTS: Dim(TEXTS, min=1)}
         if self.max_tokens is not None:
             dims[TOKENS] = Dim(TOKENS, min=1, max=self.max_tokens)
+        if _DEFER not in signature(torch.export.export).parameters:
+            raise ExportError(f"torch {torch.__version__} is too old to trace a hydra: its export lacks '{_DEFER}'")
         named = tuple({place: dims[name] for place, name in of.items()} for of in self.shapes.values())
         with torch.no_grad():
             # Where members with parts of their own leave one tensor, torch 2.13 asks whether B * min(D, D * B) == D * B

@@ -15,6 +15,7 @@ from hydra_ensembles.backbones import Inputs, State
 from hydra_ensembles.backbones.backbone import by_tower
 from hydra_ensembles.backbones.parts import Part, rebuild
 from hydra_ensembles.backbones.state import repeated
+from hydra_ensembles.errors import HydraError
 from hydra_ensembles.fusion.grouped import MemberStems
 from hydra_ensembles.heads import HeadSet
 from hydra_ensembles.store import StoreError, check_tensors, read_store, write_store
@@ -144,10 +145,14 @@ class Hydra(Part):
     @torch.no_grad()
     def predict(self, inputs: Inputs) -> Prediction:
         """Label, probabilities and uncertainty of each input; a decision where a threshold or a quantile is fitted."""
+        if self.num_classes is None and self.contrast is None:
+            raise HydraError("this hydra has no classifier, only features; fuse members that have one")
         return predict(self.members(inputs), self.fitted)
 
     def save(self, directory: str | Path) -> Path:
         """Write `model.safetensors` and `config.json`; nothing is pickled."""
+        if self.classes is not None and self.num_classes not in (None, len(self.classes)):
+            raise StoreError(f"the hydra has {self.num_classes} classes, but {len(self.classes)} names for them")
         config = {
             "classes": self.classes,
             "preprocess": self.preprocess,

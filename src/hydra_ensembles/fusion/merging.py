@@ -44,6 +44,9 @@ def fuse(members: Sequence[nn.Module], mlp: str = "average", last_block: str = "
         last_block: `"read"` computes in the last block only what the readout reads; `"full"` everything. The result
             is the same.
     """
+    if isinstance(members, nn.Module):
+        raise FusionError("fuse takes a list of members, found one: fuse([member])")
+    members = list(members)
     if not members:
         raise FusionError("a hydra needs at least one member")
     if mlp not in ("average", "grouped"):
@@ -101,6 +104,7 @@ def merge(parts: Sequence[nn.Module], mlp: str) -> nn.Module:
         stacked = torch.stack([weight if transposed else weight.T for weight in weights]).contiguous()
         return MemberLinear(stacked, None if first.bias is None else torch.stack([_tensor(p, "bias") for p in parts]))
     if isinstance(first, PatchStem | TokenStem):
+        _check_tables(parts)
         return MemberStems([_copy(part) for part in parts])
     if isinstance(first, LatentPool):
         return MemberPools([_copy(part) for part in parts])
@@ -113,6 +117,17 @@ def merge(parts: Sequence[nn.Module], mlp: str) -> nn.Module:
         else:
             frame.add_module(name, _merge_child(parts, name, mlp))
     return frame  # type: ignore[no-any-return]
+
+
+def _check_tables(stems: Sequence[Any]) -> None:
+    """What all members compute from the same settings is kept once; rounded in one of them, it is not the same."""
+    for name in stems[0].tables:
+        for m, stem in enumerate(stems):
+            if not torch.equal(_tensor(stem, name), _tensor(stems[0], name)):
+                raise FusionError(
+                    f"members 0 and {m} have different tables '{name}', as after a cast to another dtype and back; "
+                    "load them anew, or cast all of them alike"
+                )
 
 
 def _merge_child(parts: Sequence[nn.Module], name: str, mlp: str) -> nn.Module | None:
@@ -214,13 +229,21 @@ def _tensor(part: Any, name: str) -> Tensor:
 
 
 def check_alike(backbones: Sequence[Backbone]) -> None:
-    """Members may differ in numbers and heads, in nothing else."""
+    """Members may differ in numbers and heads, in nothing else; not in what is computed from settings (`tables`)."""
     shapes = [_without_heads(backbone.spec()) for backbone in backbones]
     for m, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise FusionError(
                 f"members 0 and {m} are of different architectures ({_difference(shapes[0], shape)}); "
                 "a hydra's members come from one backbone"
+            )
+    dtypes = [{name: tensor.dtype for name, tensor in named_tensors(backbone)} for backbone in backbones]
+    for m, of in enumerate(dtypes):
+        other = next((name for name in of if name in dtypes[0] and of[name] != dtypes[0][name]), None)
+        if other is not None:
+            raise FusionError(
+                f"members 0 and {m} are of different dtypes ({other}: {dtypes[0][other]}, {of[other]}); bring them to "
+                "one, as with member.to(torch.float32)"
             )
 
 

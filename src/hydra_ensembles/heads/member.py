@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Backbone, Inputs, Origin, family_of, origin_of
-from hydra_ensembles.backbones.backbone import build_model, dtype_of, filled
+from hydra_ensembles.backbones.backbone import build_model, dtype_of, filled, table_not_computed
 from hydra_ensembles.backbones.references import expand, load_model, num_classes, read_origin
-from hydra_ensembles.heads.head_set import HeadSet
+from hydra_ensembles.heads.head_set import HeadSet, HeadSetError
 from hydra_ensembles.optional import version_of
 from hydra_ensembles.store import StoreError, check_store, read_config, read_store, write_store
 
@@ -84,6 +84,8 @@ def prune(model: nn.Module, keep: HeadSet) -> Member:
     A layer that keeps no head adds its output bias only. Pruning a member further takes a subset of its heads,
     numbered as in the backbone it came from.
     """
+    if not isinstance(keep, HeadSet):
+        raise HeadSetError(f"prune takes the HeadSet that is kept, as of HeadSet.of(...); found {type(keep).__name__}")
     if isinstance(model, Member):
         pruned, origin, local = copy.deepcopy(model.model), model.origin, keep.within(model.heads)
     else:
@@ -143,6 +145,12 @@ def _check_rebuildable(member: Member) -> None:
         raise StoreError(
             f"the member could not be read back: {_first_difference(ours, theirs)} if {member.origin.library} built "
             f"'{member.origin.architecture}' with {member.origin.kwargs}; give the member an origin that describes it"
+        )
+    table = table_not_computed(member.model, lambda: _build(member.origin, member.heads))
+    if table is not None:
+        raise StoreError(
+            f"the member could not be read back: {table} is computed, not stored, and {member.origin.library} would "
+            "compute other numbers, as after a cast to another dtype and back; load the model anew"
         )
     names, count = member.origin.classes, num_classes(member)
     if names is not None and count not in (None, len(names)):

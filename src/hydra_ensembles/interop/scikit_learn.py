@@ -62,6 +62,8 @@ class HydraClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             is_prepared = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
             inputs = torch.from_numpy(np.ascontiguousarray(rows)).float() if is_prepared else prepare(hydra, rows)
             parts.append(hydra(inputs_to(inputs, device)).double().softmax(dim=-1).cpu().numpy())
+        if not parts:
+            return np.empty((0, len(self.classes_)))
         return np.concatenate(parts)[:, np.argsort(self._names())]
 
     def predict(self, X: Any) -> np.ndarray:

@@ -1,7 +1,6 @@
 """A stage: one step of a run, kept in a directory named by the hash of everything that it depends on."""
 
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,24 +10,13 @@ from typing import Any
 
 import torch
 
-from hydra_ensembles import __version__
 from hydra_ensembles.errors import HydraError
-from hydra_ensembles.optional import version_of
+from hydra_ensembles.optional import versions
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import SplitError, Splits, is_test
 from hydra_ensembles.store import json_digest, whole
 
 _DONE = "provenance.json"
-_LIBRARIES = (
-    "timm",
-    "torchvision",
-    "transformers",
-    "open_clip",
-    "tokenizers",
-    "PIL",
-    "torchmetrics",
-    "torch_uncertainty",
-)
 
 
 class StageError(HydraError):
@@ -138,10 +126,3 @@ class Kept:
     def seconds(self) -> float:
         """How long the stage took."""
         return float(json.loads((self.directory / _DONE).read_text())["seconds"])
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the libraries that are installed."""
-    found = {name: version_of(name) for name in ("torch", "numpy", *_LIBRARIES)}
-    known = {name: version for name, version in found.items() if version is not None}
-    return {"python": platform.python_version(), "hydra_ensembles": __version__} | known

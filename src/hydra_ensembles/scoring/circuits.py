@@ -23,7 +23,7 @@ from hydra_ensembles.scoring.candidates import heads_in
 from hydra_ensembles.scoring.journal import Journal, JournalError
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, check_objective, outcome, scores
 from hydra_ensembles.scoring.racing import Ask, Race
-from hydra_ensembles.scoring.working import SearchData, Working, own_copy
+from hydra_ensembles.scoring.working import SearchData, Working, made_with, own_copy
 from hydra_ensembles.store import tensors_digest
 
 SEARCHES = ("fast", "plain", "lazy")
@@ -137,6 +137,7 @@ def circuit_ranking(
     cost = {name: sum(entry[name] for entry in book.entries[:remove]) for name in ("block_forwards", "seconds")}
     how: dict[str, Any] = {"method": "circuit", **{key: task[key] for key in ("objective", "search", "model")}}
     how |= {**data.digests, "rows": data.num_rows, **cost}
+    how["made_with"] = made_with(working.model)
     if search == "lazy":
         how |= {key: max(step.more[key] for step in taken) for key in ("rival", "regret")}
     return HeadRanking(
@@ -215,7 +216,7 @@ class _Lazy:
         return Step(found.winner, found.score, found.score_before, more)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def companion_log_probs(companions: Sequence[nn.Module], data: SearchData) -> list[list[Tensor]] | None:
     """By batch, each companion's log-probabilities `(B, C)`."""
     if not companions:

@@ -5,7 +5,7 @@ Shapes: A candidates, B batch, C classes.
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from hydra_ensembles.backbones.backbone import dtype_of
 from hydra_ensembles.data import Batch, Batches, Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_of
 from hydra_ensembles.heads import Head, HeadSet, Member
+from hydra_ensembles.optional import versions
 from hydra_ensembles.scoring.candidates import candidate_logits, tower_features
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, outcome
 from hydra_ensembles.scoring.work import Work
@@ -40,12 +41,23 @@ def digest_of(model: nn.Module) -> str:
     return tensors_digest((name, of.float() if half and of.is_floating_point() else of) for name, of in tensors)
 
 
+def made_with(model: nn.Module) -> dict[str, Any]:
+    """What a ranking depends on beside weights and data, as far as rounding goes."""
+    dtype = str(dtype_of(model)).removeprefix("torch.")
+    return {"versions": versions(), "dtype": dtype, "threads": torch.get_num_threads()}
+
+
 class Working:
     """A copy of a model, in fp32 or better, with the heads that are left numbered as in the backbone it came from."""
 
     def __init__(self, model: nn.Module):
         self.model = own_copy(model.model if isinstance(model, Member) else model)
         self.backbone = Backbone.of(self.model)
+        if self.backbone.num_classes is None and self.backbone.contrast is None:
+            raise ScoringError(
+                f"{type(self.model).__name__} has no classifier, so no answers to score heads by; build it with the "
+                "number of classes"
+            )
         self.start: HeadSet = model.heads if isinstance(model, Member) else HeadSet.all(self.backbone)
         self.keep = self.start
         self.device = next(self.model.parameters()).device

@@ -66,8 +66,8 @@ def decided(ood_score_B: Tensor, ood: OODThreshold | None, prediction_set_BC: Te
     """For each input its place in `DECISIONS` `(B,)`. Our definition.
 
     Out of distribution if the score lies above the threshold; else abstain if the prediction set holds more than one
-    label; else accept. What is not fitted is not asked. A score that is NaN is not known to be known, and is never
-    accepted.
+    label; else accept. What is not fitted is not asked. A score that is NaN, as where probabilities are, is not known
+    to be known, and is never accepted.
     """
     decision = torch.zeros_like(ood_score_B, dtype=torch.int64)
     if prediction_set_BC is not None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hydra_ensembles.uncertainty.conformal import prediction_sets
@@ -76,5 +77,7 @@ def prediction_tensors(logits_BMC: Tensor, fitted: Fitted) -> dict[str, Tensor]:
     if conformal:
         found["prediction_set"] = prediction_sets(tempered_log_probs(fine, temperature).exp(), conformal)
     if ood or conformal:
-        found["decision"] = decided(ood_score, ood, found.get("prediction_set"))
+        # Logits that overflowed leave probabilities that are no numbers, and an energy that looks familiar.
+        known = torch.where(probs.sum(dim=-1).isnan(), torch.nan, ood_score)
+        found["decision"] = decided(known, ood, found.get("prediction_set"))
     return found
