@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from families import perturbed
 from hydra_ensembles import Backbone, HeadSet, Member, ablate, prune, register_backbone
-from hydra_ensembles.backbones import Block, Origin, Tower
+from hydra_ensembles.backbones import Block, Origin, Tower, UnsupportedBackbone
 from hydra_ensembles.backbones.attention import Attention, SplitQKV
 from hydra_ensembles.backbones.backbone import _families
 from hydra_ensembles.backbones.checks import own_block
@@ -91,6 +91,11 @@ def registered():
     register_backbone("tiny", TinyFamily())
     yield
     _families.pop("tiny")
+
+
+def test_what_is_no_family_is_not_registered():
+    with pytest.raises(UnsupportedBackbone, match="the family 'x' has no recognises, view, own_forward, origin, build"):
+        register_backbone("x", object())
 
 
 @pytest.mark.usefixtures("registered")

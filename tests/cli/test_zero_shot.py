@@ -167,7 +167,7 @@ def test_a_model_of_one_tower_has_no_other(place, run):
     ("arguments", "told"),
     [
         (["hf:clip", "--classes", "val.npz"], "names 0 classes; write them into a .txt, one name a line"),
-        (["hf:clip", "--classes", "none.txt"], "none.txt: No such file"),
+        (["hf:clip", "--classes", "none.txt"], "none.txt: no such file"),
         (["hf:clip", "--classes", "names.txt", "--template", "photo"], "template 'photo' has no {}"),
         (["timm:test_vit", "--classes", "names.txt"], "has no text tower beside an image tower"),
     ],

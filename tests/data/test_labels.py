@@ -1,6 +1,7 @@
 """Labels reach the model as it counts its classes, or are refused."""
 
 import dataclasses
+import warnings
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from families import model_of
 from hydra_ensembles import HeadSet, prune
 from hydra_ensembles.data import DataError, open_data
 from hydra_ensembles.data.loading import labels_for
+from hydra_ensembles.errors import HydraWarning
 
 CLASSES = ["ant", "crane", "bee", "crane", "cat"]
 
@@ -54,7 +56,11 @@ def test_a_name_that_two_classes_have_keeps_its_number(member, tmp_path):
 
 def test_numbers_with_names_that_the_model_does_not_know_stay_as_they_are(member, tmp_path):
     named = rows(tmp_path, label=[0, 1], **{"class": ["house cat", "honey bee"]})
-    assert labels_for(member, named).tolist() == [0, 1]
+    with pytest.warns(HydraWarning, match=r"does not know \(house cat, \.\.\.; the model's are ant, \.\.\.\)"):
+        assert labels_for(member, named).tolist() == [0, 1]
+    member.origin = dataclasses.replace(member.origin, classes=[f"LABEL_{label}" for label in range(5)])
+    with warnings.catch_warnings(action="error"):  # these are no names
+        assert labels_for(member, named).tolist() == [0, 1]
 
 
 def test_labels_that_the_model_does_not_have_are_refused(member, tmp_path):

@@ -56,6 +56,17 @@ def test_a_member_keeps_its_dtype(dtype, tmp_path):
     assert json.loads((tmp_path / "m" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
 
 
+def test_a_member_with_all_its_heads_is_a_whole_model(tmp_path):
+    """As the command leaves a whole model that it fine-tuned."""
+    model = model_of("timm")
+    prune(model, HeadSet.all(model)).save(tmp_path / "whole")
+    x = BY_NAME["timm"].inputs(2, 0, 0)
+    assert torch.equal(load_model(str(tmp_path / "whole")).eval()(x), model(x))
+    prune(model, HeadSet.first(model, 2)).save(tmp_path / "pruned")
+    with pytest.raises(UnknownReference, match=r"is a member, no whole model; load it with Member\.load"):
+        load_model(str(tmp_path / "pruned"))
+
+
 def test_tables_that_would_not_come_back_are_not_left_behind(tmp_path):
     """EVA's turns are computed, not stored: after a cast down and up they are not what timm computes."""
     model = copy.deepcopy(model_of("timm-eva02-tiny"))
@@ -236,12 +247,6 @@ def test_a_classifier_put_in_by_hand_is_stored(tmp_path):
         setattr(model, attribute, torch.nn.Linear(32, 9))
         again = Member.load(prune(model, HeadSet.first(model, 2)).save(tmp_path / name))
         assert again(BY_NAME[name].inputs(2, 4, 0)).shape == (2, 9)
-
-
-def test_a_member_is_not_mistaken_for_a_whole_model(tmp_path):
-    directory = prune(model_of("timm"), HeadSet.first(model_of("timm"), 2)).save(tmp_path / "m")
-    with pytest.raises(UnknownReference, match=r"is a store of ours; load it with Member\.load"):
-        load_model(str(directory))
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path):

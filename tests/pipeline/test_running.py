@@ -17,13 +17,14 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
-from hydra_ensembles import HeadSet, Hydra, Member, describe
+from hydra_ensembles import HeadSet, Hydra, Member, describe, load_model
 from hydra_ensembles.data import open_data
 from hydra_ensembles.data.rows import Rows
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.errors import HydraError, HydraWarning
 from hydra_ensembles.evaluation import Evaluation
 from hydra_ensembles.heads import layer_divergence, overlap
 from hydra_ensembles.pipeline import SplitError, Splits, parse_recipe, planned, read_recipe, run
+from hydra_ensembles.pipeline.checks import check_fits, splits_of
 from hydra_ensembles.pipeline.making import unknown_source
 from hydra_ensembles.pipeline.splits import CHOOSING
 from hydra_ensembles.pipeline.stage import Kept, Stage, StageError
@@ -349,7 +350,7 @@ def content(directory):
 
 def timeless(value):
     if isinstance(value, dict):
-        return {key: timeless(inner) for key, inner in value.items() if key not in ("seconds", "latency_ms")}
+        return {key: timeless(inner) for key, inner in value.items() if key not in ("seconds", "latency_ms", "when")}
     return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -389,6 +390,34 @@ def test_names_of_classes_are_remembered_and_number_every_set_alike(kitchen):
     splits = Splits(recipe.data, Path("hashes.json"))
     assert splits.rows("id_test").labels.unique().tolist() == [2, 3]
     assert done.results["models"]["hydra"]["rows"]["id_test"] == 12
+
+
+def test_a_model_that_names_its_classes_numbers_those_of_the_data(kitchen):
+    """In its own order, also those that the training set lacks."""
+    config = json.loads(Path("model/config.json").read_text())
+    Path("model/config.json").write_text(json.dumps({**config, "classes": CLASSES[::-1]}))
+    for number, (name, classes) in enumerate({"train": CLASSES[:3], "val": CLASSES[1:], "test": CLASSES}.items()):
+        write_folders(kitchen.place, name, classes, 20 + 10 * number)
+    changes = {"data__train": "train", "data__id_val": "val", "data__id_cal": None, "data__id_test": "test"}
+    recipe = read_recipe(kitchen.recipe(**changes))
+    splits = splits_of(recipe, Path("hashes.json"))
+    assert splits.classes == CLASSES[::-1]
+    model = load_model("model")
+    assert splits.batches("train", model).labels.unique().tolist() == [1, 2, 3]
+    assert splits.batches("id_val", model).labels.unique().tolist() == [0, 1, 2]
+    done, _ = told_by(recipe, "out", until="ranking-acc")
+    assert list(done.stages)[-1] == "ranking-acc"
+
+
+def test_rows_that_choosing_sets_share_are_told(kitchen):
+    recipe = read_recipe(kitchen.recipe(data__id_cal="val.npz[:12]", data__ood_val="val.npz[12:]"))
+    with pytest.warns(HydraWarning) as told:
+        check_fits(recipe, splits_of(recipe, Path("hashes.json")))
+    assert [str(one.message) for one in told] == [
+        "id_val shares 12 of its 12 rows with id_cal: it flatters what is fitted there"
+    ]
+    with pytest.warns(HydraWarning, match="ood_val shares 12 of its 12 rows with id_train: unknown inputs that are known"):
+        check_fits(recipe, splits_of(read_recipe(kitchen.recipe(data__ood_val="train.npz[:12]")), Path("hashes.json")))
 
 
 def test_members_that_taylor_scores_do_not_tell_apart_are_drawn(kitchen):

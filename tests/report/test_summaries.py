@@ -99,6 +99,14 @@ def test_what_is_not_runs_of_one_recipe_with_different_seeds_is_refused():
         summarise([run(2), run(2)])
 
 
+def test_what_is_no_run_is_no_summary_and_no_table():
+    with pytest.raises(SummaryError, match="a run without 'recipe' and 'models'"):
+        summarise([{}])
+    for strange in ({"x": 1}, {}):
+        with pytest.raises(SummaryError, match="what summarise gives"):
+            paper_table(2, strange)
+
+
 def test_costs_and_heads_come_from_the_run_where_it_has_them():
     results = run(0)
     latency = {"base": 10.0, "hydra": 12.5}

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from families import _timm, model_of
 from hydra_ensembles import Backbone, HeadSet, prune
+from hydra_ensembles.errors import HydraWarning
 from hydra_ensembles.heads.cost import block_cost, readout_cost, stem_cost
 from hydra_ensembles.scoring import JournalError, ScoringError, circuit_ranking, taylor_ranking
 from hydra_ensembles.scoring.candidates import candidate_logits
@@ -199,6 +200,11 @@ def test_wrong_settings_are_refused_in_one_line(change, message):
     with pytest.raises(ScoringError, match=message) as caught:
         circuit_ranking(model_of("timm"), **settings)
     assert "\n" not in str(caught.value)
+
+
+def test_known_rows_of_one_class_are_told():
+    with pytest.warns(HydraWarning, match="all known rows have label 3"):
+        circuit_ranking(model_of("timm"), (images(8, 0), torch.full((8,), 3)), objective="acc", remove=1)
 
 
 def test_a_model_without_a_classifier_has_no_answers_to_score():

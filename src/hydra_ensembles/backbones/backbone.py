@@ -168,11 +168,19 @@ _families: dict[str, str | Family] = {
 }
 
 
+_ASKED = ("recognises", "view", "own_forward", "origin", "build")
+
+
 def register_backbone(library: str, family: Family) -> None:
     """Teach the library a family of models; one registered later is asked first.
 
     `library` is the name under which its models stand in a store's config.json.
     """
+    missing = [] if isinstance(family, str) else [name for name in _ASKED if not callable(getattr(family, name, None))]
+    if missing:
+        raise UnsupportedBackbone(
+            f"the family '{library}' has no {', '.join(missing)}; a family has {', '.join(_ASKED)}"
+        )
     _families.pop(library, None)
     _families[library] = family
 

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -31,7 +31,7 @@ from hydra_ensembles.backbones.parts import UnsupportedBackbone
 from hydra_ensembles.backbones.preprocessing import transformers_preprocess
 from hydra_ensembles.errors import HydraError, HydraWarning, in_one_line
 from hydra_ensembles.optional import import_extra
-from hydra_ensembles.store import StoreError, read_config, read_tensors
+from hydra_ensembles.store import StoreError, read_config, read_store, read_tensors
 
 _LIBRARIES = ("timm", "torchvision", "open_clip")
 _OPEN_CLIP = "open_clip_config.json"
@@ -288,10 +288,12 @@ def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) ->
             f"'{directory}' is neither a directory nor a reference; references start with timm:, torchvision:, "
             "open_clip: or hf:"
         )
-    if "format_version" in (config := read_config(directory)):
-        kind = str(config.get("kind")).capitalize()
+    is_store = "format_version" in (config := read_config(directory))
+    if is_store and not _keeps_all_heads(config):
+        kind = str(config.get("kind"))
         raise UnknownReference(
-            f"'{directory}' is a store of ours; load it with {kind}.load. A whole model is written with save_model"
+            f"'{directory}' is a {kind}, no whole model; load it with {kind.capitalize()}.load. Whole "
+            "models are written by save_model, and by 'finetune' of a whole one"
         )
     origin = read_origin(directory)
     if settings:
@@ -299,10 +301,8 @@ def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) ->
             f"'{directory}' has its settings in config.json; it takes no others ({', '.join(settings)})"
         )
     if weights:
-        tensors = {
-            name: found.float() if found.is_floating_point() else found
-            for name, found in read_tensors(directory).items()
-        }
+        stored = read_store(directory, "member")[1] if is_store else read_tensors(directory)
+        tensors = {name: found.float() if found.is_floating_point() else found for name, found in stored.items()}
         model = filled(lambda: build_model(origin), directory, tensors)
     else:
         model = build_model(origin)
@@ -312,12 +312,21 @@ def _load_directory(directory: Path, weights: bool, settings: dict[str, Any]) ->
     return model
 
 
+def _keeps_all_heads(config: Mapping[str, Any]) -> bool:
+    """Does a store's config describe a member that has lost no head, as a whole model that was fine-tuned is stored?"""
+    heads = config.get("heads")
+    if config.get("kind") != "member" or not isinstance(heads, Mapping):
+        return False
+    return all(tower["kept"] == [list(range(total)) for total in tower["num_heads"]] for tower in heads.values())
+
+
 def read_origin(directory: str | Path) -> Origin:
     """What a directory's config.json says about how to build its model."""
     config = read_config(directory)
     for field in ("library", "architecture"):
         if not isinstance(config.get(field), str):
-            raise StoreError(f"{Path(directory) / 'config.json'} does not say '{field}'")
+            hint = f"; of transformers it is 'hf:{directory}'" if "model_type" in config else ""
+            raise StoreError(f"{Path(directory) / 'config.json'} does not say '{field}'{hint}")
     return Origin.from_json(config)
 
 

@@ -15,8 +15,8 @@ from hydra_ensembles.cli.options import (
     ImageColumn,
     LabelColumn,
     MaxTokens,
+    Network,
     OptionError,
-    Reference,
     TextColumns,
     check_device,
     columns_of,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    reference: Reference,
+    reference: Network,
     id_test: Annotated[str, typer.Option(help=f"Known inputs with labels: {DATA_HELP}")],
     near: Annotated[
         list[str] | None, typer.Option(metavar="NAME=DATA", help="Unknown inputs much like known ones.")

@@ -36,6 +36,9 @@ def fuse(
         digests = [tensors_digest(member.model.state_dict().items()) for member in loaded]
         hydra.provenance = {"members": digests, "mlp": mlp, "versions": versions()}
         hydra.save(out)
+    if len(members) == 1:
+        told = "a hydra of one member has nobody to disagree with; its epistemic uncertainty is 0"
+        aside.print(told, style="yellow", highlight=False, soft_wrap=True)
     apart, together = (sum(p.numel() for m in parts for p in m.parameters()) for parts in (loaded, [hydra]))
     trunk = ", ".join(f"{blocks} of {len(hydra.towers[name].blocks)}" for name, blocks in hydra.trunk.items())  # type: ignore[arg-type]
     console.print(

@@ -17,14 +17,12 @@ class OptionError(HydraError):
     """An option that cannot be understood."""
 
 
-Reference = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A member's directory, or timm:NAME, torchvision:NAME, hf:DIR, hf:pkg:IMPORT/SUBDIR, or a directory with "
-        "model.safetensors and config.json. ${VAR} expands.",
-    ),
-]
+_MODELS = (
+    "timm:NAME, torchvision:NAME, hf:DIR, hf:pkg:IMPORT/SUBDIR, or a directory with model.safetensors and config.json. "
+    "${VAR} expands."
+)
+Reference = Annotated[str, typer.Argument(metavar="MODEL", help=f"A member's directory, or {_MODELS}")]
+Network = Annotated[str, typer.Argument(metavar="MODEL", help=f"A hydra's or a member's directory, or {_MODELS}")]
 DATA_HELP = "images in a folder, an image, .parquet, .tsv, .csv, .jsonl, .txt or .npz; [:3000] behind it chooses rows."
 BatchSize = Annotated[int, typer.Option(min=1, help="Inputs at a time.")]
 FirstSize = Annotated[

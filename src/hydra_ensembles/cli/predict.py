@@ -17,8 +17,8 @@ from hydra_ensembles.cli.options import (
     FirstSize,
     ImageColumn,
     MaxTokens,
+    Network,
     OptionError,
-    Reference,
     TextColumns,
     check_device,
     columns_of,
@@ -38,7 +38,7 @@ _AT_ONCE = 4096  # rows whose logits are in memory; a table of any length is wri
 
 
 def predict(
-    reference: Reference,
+    reference: Network,
     data: Annotated[str, typer.Argument(metavar="INPUT", help=f"What to predict: {DATA_HELP}")],
     out: Annotated[
         Path | None, typer.Option(help="A .csv, .jsonl or .parquet file; without it the first rows are shown.")

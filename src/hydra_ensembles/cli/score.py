@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import typer
 
-from hydra_ensembles.cli.options import FirstSize, ImageColumn, MaxTokens, Reference, TextColumns, columns_of
+from hydra_ensembles.cli.options import FirstSize, ImageColumn, MaxTokens, Network, TextColumns, columns_of
 
 
 def score(
-    reference: Reference,
+    reference: Network,
     address: Annotated[
         str,
         typer.Argument(metavar="INPUT", help="Parquet or jsonl files, or folders of images: a path, pattern or URL."),
@@ -28,7 +28,7 @@ def score(
     """Label, probability, uncertainty and decision of every row, as parquet; a killed run goes on where it was.
 
     Rows that cannot be read go to OUTPUT/_quarantine, with the reason. For fewer than about a million inputs on one
-    machine, 'predict' does the same in one process.
+    machine, 'predict' says the same, and more of each row, in one process.
 
     Example:  hydra-ens score runs/hydra 's3://bucket/reviews/*.parquet' s3://bucket/scored --id review_id
     """

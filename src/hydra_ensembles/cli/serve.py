@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from hydra_ensembles.cli.options import OptionError, Reference
+from hydra_ensembles.cli.options import Network, OptionError
 
 
 def serve(
-    reference: Reference,
+    reference: Network,
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every interface.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
     replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, at least.")] = 1,

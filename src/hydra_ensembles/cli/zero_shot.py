@@ -47,7 +47,10 @@ def _names(classes: str) -> list[str]:
     from hydra_ensembles.data import open_data
 
     if classes.endswith(".txt"):
-        lines = Path(expand(classes)).read_text(encoding="utf-8").splitlines()
+        file = Path(expand(classes))
+        if not file.is_file():
+            raise OptionError(f"--classes {classes}: no such file; it names the classes, one a line")
+        lines = file.read_text(encoding="utf-8").splitlines()
         found = [line.strip() for line in lines if line.strip()]
     else:
         found = list(open_data(classes).classes or ())

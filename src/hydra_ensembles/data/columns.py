@@ -72,7 +72,8 @@ def _inputs(
             return "image" if candidates is _PATHS else "text", there[:1]
     if len(texts) == 1:
         return ("image" if texts[0] == "path" else "text"), (texts[0],)
-    raise DataError(f"{where}: which column is the input? name it with image= or text=; it has {_listed(found)}")
+    hint = "; arrays of images are of uint8 (rows, height, width, 1 or 3)" if where.endswith(".npz") else ""
+    raise DataError(f"{where}: which column is the input? name it with image= or text=; it has {_listed(found)}{hint}")
 
 
 def _label(found: Mapping[str, str], label: str | bool | None) -> str | None:

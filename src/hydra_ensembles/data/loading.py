@@ -1,6 +1,8 @@
 """From rows to the batches that a model takes, by what the model itself says about its inputs and its classes."""
 
 import inspect
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +17,10 @@ from hydra_ensembles.data.images import ImageBatches, ImageTransform
 from hydra_ensembles.data.opening import open_data
 from hydra_ensembles.data.rows import Rows
 from hydra_ensembles.data.texts import TextBatches, Tokenizer
+from hydra_ensembles.errors import HydraWarning
 
+_NO_NAME = r"(LABEL_|class_?)?\d+"
+"""What libraries call classes that nobody has named."""
 Knowing: TypeAlias = nn.Module | Mapping[str, Any]
 """A model, a member or a hydra; or the JSON of its preprocessing alone."""
 
@@ -78,7 +83,8 @@ def preprocess_of(model: Knowing) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise DataError(
             f"{type(model).__name__} does not say how its inputs are prepared; load it with load_model from a "
-            "directory that does, or give its preprocessing in place of the model"
+            "directory that does (for texts with tokenizer.json or vocab.txt), or give its preprocessing in place of "
+            "the model"
         )
     return found
 
@@ -109,6 +115,13 @@ def labels_for(model: Knowing, rows: Rows) -> Tensor | None:
             if unknown is not None:
                 raise DataError(f"{rows.where} has class '{names[unknown]}', which the model does not know; {hint}")
             return torch.tensor([-1 if place is None else place for place in places])[labels]
+        if set(places) == {None} and not all(re.fullmatch(_NO_NAME, name) for name in classes):
+            warnings.warn(
+                f"{rows.where} has classes that the model does not know ({names[0]}, ...; the model's are "
+                f"{classes[0]}, ...): its labels are taken as the model's numbers",
+                HydraWarning,
+                stacklevel=2,
+            )
     count = len(classes) if classes else num_classes(model)
     if rows.labels_were_names and not classes and count is not None and len(names or ()) != count:
         raise DataError(

@@ -102,8 +102,9 @@ def _open_table(
     if path.suffix == ".parquet" and "*" in path.name and (files := sorted(path.parent.glob(path.name))):
         return ParquetTable(name, files, cache_bytes)
     if not path.exists():
+        hint = "; rows are chosen as in [3:10], [:100]" if name.endswith("]") else ""
         raise DataError(
-            f"{path} does not exist; a data set is a file, a directory, torchvision:NAME:SPLIT or hf:NAME:SPLIT"
+            f"{path} does not exist{hint}; a data set is a file, a directory, torchvision:NAME:SPLIT or hf:NAME:SPLIT"
         )
     if path.is_dir():
         files = files_of_one_split(path)

@@ -53,6 +53,10 @@ def evaluate(
         seed: of the bootstrap.
         progress: show bars; by default on a terminal.
     """
+    if not isinstance(protocol, Protocol):
+        raise EvaluationError(
+            f"evaluate takes a Protocol of sets, as of Protocol(data); found {type(protocol).__name__}"
+        )
     known = [*SCORES, *(field.name for field in fields(Detectors) if detectors)]
     if score not in known:
         raise EvaluationError(f"score '{score}' is not known here; known are {', '.join(known)}")

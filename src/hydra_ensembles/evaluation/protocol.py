@@ -22,6 +22,9 @@ TAKEN = (ID_TEST, SHIFTS, AVERAGE, *GROUPS, "id_val", "ood_val", "id_cal", "id_t
 NATURAL = 0.001
 """The share of its rows that a test set may have in common with others, as published ones do, CIFAR-100 among them."""
 
+COPIES = 0.05
+"""The share of its rows that a set which was used to choose may have in common with another of them, untold."""
+
 _USED = {
     "id_val": "which was used to choose",
     "ood_val": "which heads were chosen with",
@@ -73,7 +76,9 @@ class Protocol:
             object.__setattr__(self, part, batches.get(part))
         for name in (ID_TEST, *self.shifts):
             if getattr(batches[name], "labels", self) is None:  # of a loader that is known when it is gone through
-                raise ProtocolError(f"set '{name}' has no labels; known inputs are judged against theirs")
+                raise ProtocolError(
+                    f"set '{name}' has no labels; known inputs are judged against theirs: name their column with label="
+                )
         object.__setattr__(self, "seen", tuple(self._compared(batches)))
 
     @property
@@ -147,6 +152,13 @@ class Protocol:
                 if not self.allow_seen and (is_same_file or shared > NATURAL * total):
                     raise ProtocolError(f"{told}; take other data, or say allow_seen=True (recipe: data.allow_seen)")
                 yield told
+        for one, other in combinations([name for name in reversed(_USED) if name in used], 2):
+            shared, total = len(np.intersect1d(distinct(one), distinct(other))), len(distinct(other))
+            if shared > COPIES * total:
+                what = (
+                    "unknown inputs that are known" if "ood_val" in (one, other) else "it flatters what is fitted there"
+                )
+                yield f"{other} shares {shared:,} of its {total:,} rows with {one}: {what}"
 
 
 def _is_made_from(shifted: Batches, clean: Batches) -> bool:

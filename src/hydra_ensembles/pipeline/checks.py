@@ -1,5 +1,6 @@
 """What can be wrong is looked for before hours of work: shapes, labels, shifts, budgets, rows that are shared."""
 
+import warnings
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,8 +10,8 @@ from torch import nn
 
 from hydra_ensembles.backbones.references import load_model, settings_for_classes
 from hydra_ensembles.data import Batches, DataError
-from hydra_ensembles.data.loading import labels_for
-from hydra_ensembles.errors import HydraError
+from hydra_ensembles.data.loading import classes_of, labels_for
+from hydra_ensembles.errors import HydraError, HydraWarning
 from hydra_ensembles.evaluation import Protocol
 from hydra_ensembles.evaluation.shift import parse_shift
 from hydra_ensembles.heads import HeadSet, name_classes
@@ -40,7 +41,7 @@ def check_fits(recipe: RunRecipe, splits: Splits) -> None:
         parse_shift(shift, splits.rows("id_test").kind)
     if recipe.decisions is not None:
         check_promise(recipe, batches)
-    Protocol(
+    protocol = Protocol(
         batches["id_test"],
         {name: batches[f"near/{name}"] for name in recipe.data.near},
         {name: batches[f"far/{name}"] for name in recipe.data.far},
@@ -50,6 +51,8 @@ def check_fits(recipe: RunRecipe, splits: Splits) -> None:
         id_train=batches.get("train"),
         allow_seen=recipe.data.allow_seen,
     )
+    for told in protocol.seen:
+        warnings.warn(told, HydraWarning, stacklevel=2)
 
 
 def counted(recipe: RunRecipe) -> RunRecipe:
@@ -63,6 +66,11 @@ def counted(recipe: RunRecipe) -> RunRecipe:
     behind = sum(head.layer >= trunk for head in heads)
     keep = members.keep if isinstance(members.keep, int) else max(1, round(Fraction(members.keep) * behind))
     return recipe.model_copy(update={"members": members.model_copy(update={"keep": keep, "trunk": trunk})})
+
+
+def splits_of(recipe: RunRecipe, memory: Path) -> Splits:
+    """The data of a recipe, its classes numbered by the model where that names its own."""
+    return Splits(recipe.data, memory, known=tuple(classes_of(_shape(recipe)) or ()))
 
 
 def _shape(recipe: RunRecipe) -> nn.Module:
@@ -83,7 +91,8 @@ def check_heads(recipe: RunRecipe, model: nn.Module) -> None:
     behind = len(behind_trunk(recipe, heads))
     if not members.kept < behind:
         raise RecipeMismatch(
-            f"members.keep {members.kept}: there are {behind} heads behind the trunk, and one at least must go"
+            f"members.keep: {members.kept} of {behind} heads{' behind the trunk' * bool(members.shared)} would stay; "
+            "one at least must go"
         )
     candidates, gone = len(may_go(recipe, heads)), lost(recipe, heads)
     if not candidates:

@@ -14,10 +14,9 @@ from hydra_ensembles.evaluation.latency import WARM_UP, interleaved, sample_inpu
 from hydra_ensembles.heads import HeadSet, hydra_cost, single_cost
 from hydra_ensembles.heads.cost import DEFAULT_TEXT_TOKENS
 from hydra_ensembles.pipeline.budget import may_go, ranked
-from hydra_ensembles.pipeline.checks import check_fits, counted
+from hydra_ensembles.pipeline.checks import check_fits, counted, splits_of
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.running import Planned
-from hydra_ensembles.pipeline.splits import Splits
 from hydra_ensembles.pipeline.subjects import load_backbone
 
 BACKWARD = 3
@@ -43,7 +42,7 @@ class Estimate:
 def estimates(recipe: RunRecipe, plan: list[Planned], device: str = "cpu") -> list[Estimate]:
     """By stage, from the sizes of the sets, the shape of the model and one measured forward."""
     recipe = counted(recipe)
-    splits = Splits(recipe.data, plan[0].kept.directory.parents[1] / "hashes.json")
+    splits = splits_of(recipe, plan[0].kept.directory.parents[1] / "hashes.json")
     check_fits(recipe, splits)
     model = load_backbone(recipe).to(device)
     rows = {name: len(splits.rows(name)) for name in splits.references}

@@ -20,6 +20,8 @@ class RecipeError(HydraError):
 def read_recipe(path: str | Path) -> RunRecipe:
     """The recipe in a YAML file."""
     path = Path(path).expanduser()
+    if path.is_dir():
+        raise RecipeError(f"{path} is a directory, as runs leave it; a recipe is a YAML file, see recipes/")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -218,7 +218,7 @@ class RunRecipe(Section):
             if len(ranking.objectives) != wanted:
                 raise ValueError(
                     f"members.how '{members.how}' with {members.number} members takes {wanted} objectives, "
-                    f"found {len(ranking.objectives)}"
+                    f"found {len(ranking.objectives)}; members.how 'sample' draws members from one ranking"
                 )
             if data.ood_val is None and set(ranking.objectives) != {"acc"}:
                 raise ValueError("the objectives 'ood' and 'avg' need data.ood_val")

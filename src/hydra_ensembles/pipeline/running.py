@@ -18,7 +18,7 @@ from hydra_ensembles.backbones.references import expand, files_of
 from hydra_ensembles.data import DataError
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.members.checkpoint import is_first_process
-from hydra_ensembles.pipeline.checks import check_fits, counted
+from hydra_ensembles.pipeline.checks import check_fits, counted, splits_of
 from hydra_ensembles.pipeline.recipe import RunRecipe
 from hydra_ensembles.pipeline.splits import Splits, files_digest
 from hydra_ensembles.pipeline.stage import Kept, Stage, StageError, Work, read_json
@@ -87,10 +87,10 @@ def planned(recipe: RunRecipe, output: str | Path | None = None) -> list[Planned
     recipe = counted(recipe)
     directory = output_of(recipe, output)
     memory = directory / "hashes.json"
-    splits = Splits(recipe.data, memory)
-    check_splits(splits)
     model = recipe.backbone.model
     files = files_of(model)
+    splits = splits_of(recipe, memory)
+    check_splits(splits)
     # An architecture has no files that would tell which it is.
     named = model if files else expand(model)
     backbone = json.dumps([named, recipe.backbone.classes, files_digest(files, memory)])
@@ -142,7 +142,7 @@ def run(
     plan = planned(recipe, directory)
     wanted = cut(plan, until)
     if not all(one.kept.is_done for one in plan):
-        check_fits(recipe, Splits(recipe.data, directory / "hashes.json"))
+        check_fits(recipe, splits_of(recipe, directory / "hashes.json"))
     work = partial(_work, recipe=recipe, directory=directory, progress=progress, device=device)
     done = _run(wanted, engine or Here(), work, told)
     _publish(directory, done, next(one.kept for one in plan if one.stage.name == "results"))
@@ -192,7 +192,7 @@ def _work(
     started = time.monotonic()
     stage, place = one.stage, one.kept.directory
     place.mkdir(parents=True, exist_ok=True)
-    splits = Splits(recipe.data, directory / "hashes.json").only(*stage.reads)
+    splits = splits_of(recipe, directory / "hashes.json").only(*stage.reads)
     inputs = {name: done[name] for name in stage.after}
     seconds = {name: Kept(kept).seconds for name, kept in done.items()}
     try:

@@ -38,12 +38,14 @@ class Splits:
     memory: Path
     """A file that remembers hashes and class names of files that have not changed since."""
     allowed: frozenset[str] | None = None
+    known: tuple[str, ...] = ()
+    """The classes of the model, where it names them: they number those of the data."""
     seen: dict[str, Any] = field(default_factory=dict, compare=False)
     """What has been read once is not read again for this view, nor for those made of it."""
 
     def only(self, *names: str) -> "Splits":
         """The same data, but no other splits than these."""
-        return Splits(self.data, self.memory, frozenset(names), self.seen)
+        return Splits(self.data, self.memory, frozenset(names), self.known, self.seen)
 
     @property
     def references(self) -> dict[str, str]:
@@ -72,7 +74,10 @@ class Splits:
 
     @cached_property
     def classes(self) -> list[str] | None:
-        """The names of the classes in the order of their numbers, where the labels of the training data are names."""
+        """The names of the classes in the order of their numbers, where the labels of the training data are names.
+
+        The model's own, where it knows all of them.
+        """
         reference, options = self.references[self._naming], self._options(self._naming)
         about = ["classes", reference, options, _stamp(expand(reference))]
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
@@ -84,7 +89,7 @@ class Splits:
                 _write(self.memory, known)
         self.seen[key] = known[key]
         found: list[str] | None = known[key]
-        return found
+        return list(self.known) if found is not None and set(found) <= set(self.known) else found
 
     def batches(self, name: str, model: nn.Module, rows: Rows | None = None, **options: Any) -> Batches:
         """A split as a model takes it; unknown inputs go without labels."""

@@ -35,6 +35,9 @@ def paper_table(
     """
     if number not in LAYOUTS:
         raise SummaryError(f"the paper has no Table {number}; its tables are {min(LAYOUTS)} to {max(LAYOUTS)}")
+    told = [summary] if "methods" in summary else [*summary.values()]
+    if not told or not all(isinstance(one, Mapping) and "methods" in one for one in told):
+        raise SummaryError("a table takes what summarise gives, or several of them by data set")
     layout = LAYOUTS[number]
     table = layout.shape(layout, Sources({"": summary} if "methods" in summary else summary, unmarked, intervals))
     caption = f"In the layout of the paper's Table {number} (there: {layout.of})."

@@ -87,8 +87,10 @@ class Series:
         return self.run.evaluations.get(self.model)
 
 
-def read_runs(directories: Sequence[str | Path]) -> list[Run]:
+def read_runs(directories: str | Path | Sequence[str | Path]) -> list[Run]:
     """Every run, in the order given; those of one name are told apart by seed, or by number."""
+    if isinstance(directories, str | Path):
+        directories = [directories]
     if not directories:
         raise ReportError("a report needs a run; give the directory that `hydra-ens run` wrote")
     runs = [read_run(directory) for directory in directories]

@@ -36,6 +36,9 @@ def summarise(runs: Sequence[Mapping[str, Any]], score: str | None = None) -> di
     """
     if not runs:
         raise SummaryError("there are no runs to summarise; give the contents of their results.json")
+    for run in runs:
+        if not isinstance(run, Mapping) or not {"recipe", "models"} <= set(run):
+            raise SummaryError("a run without 'recipe' and 'models' is none; give the contents of its results.json")
     _check_one_recipe([run["recipe"] for run in runs])
     values: dict[str, dict[str, list[float]]] = {}
     intervals: dict[str, dict[str, list[float]]] = {}

@@ -28,7 +28,7 @@ class Report:
 
 
 def write_report(
-    runs: Sequence[str | Path],
+    runs: str | Path | Sequence[str | Path],
     out: str | Path | None = None,
     *,
     examples: bool = True,
@@ -38,7 +38,7 @@ def write_report(
     """Write `report.html`, `figures/*.png|pdf` and `tables/*.md|tex` of runs or evaluations side by side.
 
     Args:
-        runs: directories that `hydra-ens run` or `hydra-ens evaluate --out` wrote.
+        runs: one or several directories that `hydra-ens run` or `hydra-ens evaluate --out` wrote.
         out: where to; without it, `report` in the first run, or beside the first evaluation.
         examples: show a few inputs, as pictures or text; they are then part of the page.
         files: write figures and tables as files too, beside the page.

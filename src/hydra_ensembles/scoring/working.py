@@ -4,6 +4,7 @@ Shapes: A candidates, B batch, C classes.
 """
 
 import copy
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ from hydra_ensembles.backbones import Backbone, Inputs
 from hydra_ensembles.backbones.backbone import dtype_of
 from hydra_ensembles.data import Batch, Batches, Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_of
+from hydra_ensembles.errors import HydraWarning
 from hydra_ensembles.heads import Head, HeadSet, Member
 from hydra_ensembles.optional import versions
 from hydra_ensembles.scoring.candidates import candidate_logits, tower_features
@@ -162,7 +164,17 @@ class SearchData:
         self._held: list[Batch] | None = None
         first = next(iter(self.known))
         if first.labels is None:
-            raise ScoringError("the known inputs (id_data=) have no labels; give (inputs, labels)")
+            raise ScoringError(
+                "the known inputs (id_data=) have no labels; give (inputs, labels), or name their column with label="
+            )
+        labels = getattr(self.known, "labels", None)
+        if isinstance(labels, Tensor) and len(labels) > 1 and len(labels.unique()) == 1:
+            warnings.warn(
+                f"all known rows have label {int(labels[0])}: heads that matter to other classes look useless; rows of "
+                "a folder stand class by class, so draw them (rows.sample) instead of taking the first",
+                HydraWarning,
+                stacklevel=3,
+            )
         size = sum(batches.num_rows for batches in self._parts()) * _bytes_of(first) // max(rows_of(first.inputs), 1)
         if size <= HOLD_BYTES:
             self._held = list(self._stream())
