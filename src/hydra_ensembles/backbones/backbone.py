@@ -169,6 +169,7 @@ _families: dict[str, str | Family] = {
 
 
 _ASKED = ("recognises", "view", "own_forward", "origin", "build")
+"""Functions that a family must have."""
 
 
 def register_backbone(library: str, family: Family) -> None:

@@ -20,7 +20,7 @@ from hydra_ensembles.errors import HydraError
 from hydra_ensembles.store.whole import draft_of, whole
 
 FORMAT_VERSION = 1
-_MAKING = "'prune' makes members of a model, 'fuse' a hydra of members, which 'evaluate', 'predict' and 'report' take"
+_MAKING = "'prune' makes members of a model, 'fuse' a hydra of members, which 'evaluate' and 'predict' take"
 TENSORS, CONFIG, DRAFT = "model.safetensors", "config.json", ".draft"
 
 
