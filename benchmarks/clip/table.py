@@ -71,7 +71,7 @@ are without the text tower, whose class embeddings it keeps instead. What this m
 
 def summaries(folder: str) -> dict[str, dict[str, Any]]:
     """By column, the methods in their order, without what a method does not say."""
-    results = results_of(str(WRITTEN / folder))
+    results = results_in(folder)
     check_one_model_a_seed(results)
     found = {}
     for column, about in TASK.columns.items():
@@ -85,6 +85,16 @@ def summaries(folder: str) -> dict[str, dict[str, Any]]:
             },
         }
     return found
+
+
+def results_in(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """By method and seed; a seed that lacks a row waits, so that all methods are those of the same models.
+
+    Where no seed is whole, as of one's own weights, everything is taken.
+    """
+    found = results_of(str(WRITTEN / folder))
+    whole = {seed for _, seed in found if all((one.name, seed) in found for one in METHODS)}
+    return {(method, seed): result for (method, seed), result in found.items() if not whole or seed in whole}
 
 
 def check_one_model_a_seed(results: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
@@ -116,7 +126,7 @@ def as_json(folder: str = "clip") -> str:
 
 def tables(folder: str, found: dict[str, dict[str, Any]]) -> list[str]:
     """Every table, as Markdown."""
-    parts = [claims_table(results_of(str(WRITTEN / folder)), TITLES).markdown()]
+    parts = [claims_table(results_in(folder), TITLES).markdown()]
     for column, summary in found.items():
         sets = list(TASK.columns[column].unknown)
         parts += [main_table(summary, TITLES[column]).markdown()]
@@ -134,7 +144,7 @@ def removed_table(folder: str) -> Table:
     """Where heads go, by member; means over seeds."""
     columns = [Column(f"{tower} {m}", tower, f"member {m}", decimals=1) for m in (1, 2, 3) for tower in TOWERS]
     by_method: dict[str, dict[str, list[float]]] = {}
-    for (method, _), result in results_of(str(WRITTEN / folder)).items():
+    for (method, _), result in results_in(folder).items():
         for m, counts in enumerate(result["removed"], start=1):
             for tower in TOWERS:
                 by_method.setdefault(method, {}).setdefault(f"{tower} {m}", []).append(counts[tower])
@@ -183,7 +193,7 @@ def training_time(folder: str) -> str:
     """With how many seeds, and how long the trainings took, each on one core."""
     minutes = {
         unit: about["training_seconds"] / 60
-        for result in results_of(str(WRITTEN / folder)).values()
+        for result in results_in(folder).values()
         for unit, about in result["networks"].items()
     }
     if not minutes:
@@ -191,7 +201,7 @@ def training_time(folder: str) -> str:
     least, most = min(minutes.values()), max(minutes.values())
     took = f"{least:.0f}" if len(minutes) == 1 else f"{least:.0f} to {most:.0f}"
     seeds = f"{len(minutes)} seeds" if len(minutes) == len(SEEDS) else f"{len(minutes)} of {len(SEEDS)} seeds so far"
-    return f", with {seeds}, in {took} minutes of one core each"
+    return f", with {seeds}, in {took} minutes on one thread each, alone or beside other work"
 
 
 def page() -> str:

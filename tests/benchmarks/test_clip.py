@@ -159,6 +159,15 @@ def test_journals_are_left_and_spare_another_checkout_the_search(made, tmp_path)
     assert other.ranking("rankings/avg-both-0") == networks.ranking("rankings/avg-both-0")
 
 
+def test_a_seed_that_lacks_a_row_waits(monkeypatch):
+    whole = {(one.name, 0): {} for one in table.METHODS}
+    begun = {("single", 1): {}, ("CircAvg", 1): {}}
+    monkeypatch.setattr(table, "results_of", lambda folder: whole | begun)
+    assert table.results_in("clip") == whole
+    monkeypatch.setattr(table, "results_of", lambda folder: begun)
+    assert table.results_in("clip") == begun
+
+
 def test_rows_of_one_seed_come_from_one_model():
     row = {"networks": {"models/0": {"weights": "a"}}}
     other = {"networks": {"models/1": {"weights": "b"}}}
