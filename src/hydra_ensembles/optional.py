@@ -48,6 +48,14 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: of for name, of in found.items() if of is not None}}
 
 
+def made_with(dtype: Any = None) -> dict[str, Any]:
+    """What a result depends on beside weights and data, as far as rounding goes."""
+    import torch
+
+    kind = {} if dtype is None else {"dtype": str(dtype).removeprefix("torch.")}
+    return {"versions": versions(), **kind, "threads": torch.get_num_threads()}
+
+
 def import_extra(module: str, extra: str, purpose: str) -> Any:
     """Import `module`, or say which extra brings it.
 

@@ -73,6 +73,9 @@ def test_tables_that_would_not_come_back_are_not_left_behind(tmp_path):
     member = prune(model, HeadSet.first(model, 2))
     x, narrow = BY_NAME["timm-eva02-tiny"].inputs(2, 0, 0), copy.deepcopy(member).bfloat16()
     for whole in (member, narrow):
+        chance = torch.get_rng_state()
+        whole.save(tmp_path / "m")
+        assert torch.equal(torch.get_rng_state(), chance)  # nor does it draw weights at the user's cost
         again = Member.load(whole.save(tmp_path / "m"))
         assert torch.equal(again(x), whole(x))
     with pytest.raises(StoreError, match="is computed, not stored, and timm would compute other numbers"):

@@ -173,7 +173,8 @@ def not_an_archive(place):
 
 
 def one_class_to_calibrate(place):
-    np.savez(place / "val.npz", **{**pictures(7, 24), "labels": np.zeros(24, np.int64)})
+    labels = np.where(np.arange(24) < 12, np.arange(24) % 4, 0)  # heads are chosen on the first twelve
+    np.savez(place / "val.npz", **{**pictures(7, 24), "labels": labels})
 
 
 def nan_weights(place):
@@ -262,8 +263,7 @@ def test_broken_data_end_with_one_line(kitchen, broken, name):
 
 def check(done, told):
     assert done.code == 1, (done.out, done.err)
-    told_only = ("started", "Warning: ")
-    lines = [line for line in done.err.splitlines() if ": " in line and not any(word in line for word in told_only)]
+    lines = [line for line in done.err.splitlines() if ": " in line and "started" not in line]
     assert "Traceback" not in done.err
     assert len(lines) == 1, done.err
     assert done.err.splitlines()[-1] == lines[0]

@@ -75,6 +75,8 @@ def test_a_recipe_runs_to_the_end(finished):
         assert set(found["figures"]["ood/msp"]) == {"close", "away", "near", "far", "average"}
         assert set(found["figures"]["answers"]) == {"id_test", "brightness-2", "shifts"}
     assert models["hydra"]["about"]["members"] == 2
+    for made in (done.results, models["hydra"]["about"]):
+        assert made["made_with"]["versions"]["torch"] == torch.__version__
     assert set(models["hydra"]["about"]["fitted"]) == {"temperature", "ood", "conformal"}
     assert set(done.results["compared"]) == {"members minus base", "hydra minus base"}
     hydra = Hydra.load(done.directory / "hydra")

@@ -234,8 +234,13 @@ def table_not_computed(model: nn.Module, build: Callable[[], nn.Module]) -> str 
     """A table that is not stored and that `build` would not compute as the model has it; None where all come back."""
     stored = model.state_dict()
     tables = {name: of for name, of in model.named_buffers() if name not in stored and of.is_floating_point()}
-    computed = dict(build().named_buffers()) if tables else {}
-    return next((name for name, of in tables.items() if not torch.equal(of.cpu(), computed[name].to(of.dtype))), None)
+    if not tables:
+        return None
+    with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
+        computed = dict(build().named_buffers())
+    return next(
+        (name for name, of in tables.items() if not torch.equal(of.cpu(), computed[name].cpu().to(of.dtype))), None
+    )
 
 
 def family_of(model: nn.Module) -> Family:

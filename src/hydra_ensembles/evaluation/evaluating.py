@@ -17,7 +17,7 @@ from hydra_ensembles.evaluation.judged import Judged, judged, rows_in_slice
 from hydra_ensembles.evaluation.protocol import ID_TEST, Protocol, ProtocolError
 from hydra_ensembles.evaluation.results import Evaluation, EvaluationError
 from hydra_ensembles.fusion import Hydra
-from hydra_ensembles.optional import versions
+from hydra_ensembles.optional import made_with
 from hydra_ensembles.store import StoreError
 from hydra_ensembles.uncertainty import SCORES, predict
 from hydra_ensembles.uncertainty.decisions import DECISIONS
@@ -69,7 +69,7 @@ def evaluate(
     sets: dict[str, Judged] = {}
     decisions: dict[str, dict[str, float]] = {}
     who: dict[str, Any] = {}
-    dtype = ""
+    dtype: torch.dtype | None = None
     for name, batches in protocol.tests.items():
         has_labels = name == ID_TEST or name in protocol.shifts
         found = ask(name, batches, has_labels)
@@ -83,10 +83,10 @@ def evaluate(
         answered = {"model": found.model, "members": found.logits.shape[1], "classes": found.logits.shape[2]}
         if who and who != answered:
             raise EvaluationError(f"the answers for set '{name}' are not those of the model that answered '{ID_TEST}'")
-        who, dtype = answered, str(found.logits.dtype).removeprefix("torch.")
+        who, dtype = answered, found.logits.dtype
     about = {**who, "fitted": fitted.to_json(), "decisions": decisions}
     about |= {"allow_seen": protocol.allow_seen, "seen": seen}
-    about["made_with"] = {"versions": versions(), "dtype": dtype, "threads": torch.get_num_threads()}
+    about["made_with"] = made_with(dtype)
     digests = {name: rows_digest(batches) for name, batches in protocol.tests.items()}
     return Evaluation(sets, protocol.groups, digests, about, resamples, seed, score)
 

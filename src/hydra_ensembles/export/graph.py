@@ -20,7 +20,7 @@ from hydra_ensembles.uncertainty import prediction_tensors
 IMAGES, IDS, MASK, TYPES = "pixel_values", "input_ids", "attention_mask", "token_type_ids"
 BATCH, TEXTS, TOKENS = "batch", "texts", "tokens"
 _DEFER = "prefer_deferred_runtime_asserts_over_guards"
-"""An option of torch.export that the oldest torch which runs hydras has not."""
+"""An option of torch.export that older ones have not."""
 _ROWS, _TEXT_ROWS, _LENGTH = 3, 5, 7  # of the inputs to trace with: unlike each other, and none 1
 
 

@@ -229,7 +229,7 @@ def _tensor(part: Any, name: str) -> Tensor:
 
 
 def check_alike(backbones: Sequence[Backbone]) -> None:
-    """Members may differ in numbers and heads, in nothing else; not in what is computed from settings (`tables`)."""
+    """Members may differ in numbers and heads, in nothing else."""
     shapes = [_without_heads(backbone.spec()) for backbone in backbones]
     for m, shape in enumerate(shapes):
         if shape != shapes[0]:

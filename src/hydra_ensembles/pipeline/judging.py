@@ -4,7 +4,6 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-import torch
 from torch import nn
 
 from hydra_ensembles.evaluation import (
@@ -16,7 +15,7 @@ from hydra_ensembles.evaluation import (
 )
 from hydra_ensembles.evaluation.results import differences_json
 from hydra_ensembles.evaluation.shift import shifted_batches
-from hydra_ensembles.optional import versions
+from hydra_ensembles.optional import made_with
 from hydra_ensembles.pipeline.stage import Work, read_json
 from hydra_ensembles.pipeline.subjects import answering, load_base, one_of
 from hydra_ensembles.uncertainty import Fitted
@@ -100,11 +99,7 @@ def write_results(work: Work) -> None:
         "heads": _heads(work),
         "classes": work.splits.classes,
         "seconds": dict(work.seconds),
-        "made_with": {
-            "versions": versions(),
-            "threads": torch.get_num_threads(),
-            "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        },
+        "made_with": {**made_with(), "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")},
     }
     (work.directory / "results.json").write_text(json.dumps(results, indent=1) + "\n")
 

@@ -16,14 +16,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hydra_ensembles.backbones.backbone import dtype_of
 from hydra_ensembles.data import Data
 from hydra_ensembles.data.batches import inputs_to
 from hydra_ensembles.heads import Head, HeadRanking, ablate, own_logits
+from hydra_ensembles.optional import made_with
 from hydra_ensembles.scoring.candidates import heads_in
 from hydra_ensembles.scoring.journal import Journal, JournalError
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, check_objective, outcome, scores
 from hydra_ensembles.scoring.racing import Ask, Race
-from hydra_ensembles.scoring.working import SearchData, Working, made_with, own_copy
+from hydra_ensembles.scoring.working import SearchData, Working, own_copy
 from hydra_ensembles.store import tensors_digest
 
 SEARCHES = ("fast", "plain", "lazy")
@@ -137,7 +139,7 @@ def circuit_ranking(
     cost = {name: sum(entry[name] for entry in book.entries[:remove]) for name in ("block_forwards", "seconds")}
     how: dict[str, Any] = {"method": "circuit", **{key: task[key] for key in ("objective", "search", "model")}}
     how |= {**data.digests, "rows": data.num_rows, **cost}
-    how["made_with"] = made_with(working.model)
+    how["made_with"] = made_with(dtype_of(working.model))
     if search == "lazy":
         how |= {key: max(step.more[key] for step in taken) for key in ("rival", "regret")}
     return HeadRanking(

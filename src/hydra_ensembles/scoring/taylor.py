@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from hydra_ensembles.backbones import Block, family_of
 from hydra_ensembles.backbones.attention import PackedQKV
+from hydra_ensembles.backbones.backbone import dtype_of
 from hydra_ensembles.data import Batches, Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, known_labels
 from hydra_ensembles.heads import Head, HeadRanking
+from hydra_ensembles.optional import made_with
 from hydra_ensembles.scoring.candidates import heads_in
 from hydra_ensembles.scoring.objectives import ScoringError
-from hydra_ensembles.scoring.working import Working, made_with
+from hydra_ensembles.scoring.working import Working
 from hydra_ensembles.store import tensors_digest
 
 SCOPES = ("layer", "global")
@@ -60,7 +62,10 @@ def taylor_ranking(
     working.require_gradients()
     chosen = heads_in(working.start, layers, towers)
     how = {"method": "taylor", "scope": scope, "data": batches.digest, **({"by_tower": True} if by_tower else {})}
-    how |= {"model": tensors_digest(working.model.state_dict().items()), "made_with": made_with(working.model)}
+    how |= {
+        "model": tensors_digest(working.model.state_dict().items()),
+        "made_with": made_with(dtype_of(working.model)),
+    }
     removed: list[tuple[Head, float]] = []
     if scope == "global":
         if not 1 <= remove < len(chosen):

@@ -6,7 +6,7 @@ Shapes: A candidates, B batch, C classes.
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from hydra_ensembles.data import Batch, Batches, Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_of
 from hydra_ensembles.errors import HydraWarning
 from hydra_ensembles.heads import Head, HeadSet, Member
-from hydra_ensembles.optional import versions
 from hydra_ensembles.scoring.candidates import candidate_logits, tower_features
 from hydra_ensembles.scoring.objectives import Outcome, ScoringError, outcome
 from hydra_ensembles.scoring.work import Work
@@ -41,12 +40,6 @@ def digest_of(model: nn.Module) -> str:
     half = dtype_of(inner) in (torch.bfloat16, torch.float16)
     tensors = inner.state_dict().items()
     return tensors_digest((name, of.float() if half and of.is_floating_point() else of) for name, of in tensors)
-
-
-def made_with(model: nn.Module) -> dict[str, Any]:
-    """What a ranking depends on beside weights and data, as far as rounding goes."""
-    dtype = str(dtype_of(model)).removeprefix("torch.")
-    return {"versions": versions(), "dtype": dtype, "threads": torch.get_num_threads()}
 
 
 class Working:
