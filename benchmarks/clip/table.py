@@ -207,7 +207,7 @@ def training_time(folder: str) -> str:
 def page() -> str:
     """The README beside this script."""
     spent = read(str(WRITTEN / "clip"), "hours").get("hours")
-    hours = f" and takes {spent:.1f} hours of one core so far" if spent is not None else ""
+    hours = f" and took {spent:.1f} hours of one core" if spent is not None else ""
     said = OPENING.format(hours=hours, training=training_time("clip")).split("\n\n")
     opening = "\n\n".join(fill(part, 120, break_long_words=False, break_on_hyphens=False) for part in said)
     return "\n\n".join([opening, *tables("clip", summaries("clip"))]) + "\n"

@@ -41,7 +41,7 @@ OPENING = """\
 # Evidence on text: MiniLM on SST-2
 
 Everything here is made from results files by `python benchmarks/text/table.py` (seconds). `python
-benchmarks/text/run.py` makes the results files from nothing and takes {hours:.1f} hours of one core so far; it can be
+benchmarks/text/run.py` makes the results files from nothing and took {hours:.1f} hours of one core; it can be
 killed at any time and goes on where it was, and passes over what is done, which results files say: networks are not
 part of the repository, and are trained again where a results file is missing. What the figures mean for the paper's
 claims is in [docs/evidence.md](../../docs/evidence.md).

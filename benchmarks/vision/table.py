@@ -53,7 +53,7 @@ MADE = """\
 ## How it was made
 
 Everything here is made from results files by `python benchmarks/vision/table.py` (seconds). `python
-benchmarks/vision/run.py` makes the results files and has taken {hours:.1f} hours of one core so far; it can be killed
+benchmarks/vision/run.py` makes the results files and took {hours:.1f} hours of one core; it can be killed
 at any time and goes on where it was, and passes over what is done. A second call measures with all seeds what the first
 has chosen, and its control, as many random heads, with two of them; `latency.py` and `architectures.py` beside it make
 the times and the last tables.
