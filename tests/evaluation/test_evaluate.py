@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, roc_auc_score, roc_curve
 from torch import nn
 
-from families import BY_NAME, edit_config, model_of, perturbed
+from families import BY_NAME, _timm, edit_config, model_of, perturbed
 from hydra_ensembles import HeadSet, Hydra, fuse, prune
 from hydra_ensembles.baselines import McDropout
 from hydra_ensembles.data import TensorBatches, as_batches, batches_for, open_data
@@ -326,6 +326,15 @@ def test_what_does_not_answer_is_refused_in_one_line(model, message):
     with pytest.raises(AnswerError, match=message) as error:
         answers(model, images(4, 0))
     assert "\n" not in str(error.value)
+
+
+def test_features_are_not_judged_as_if_they_were_logits():
+    bare = _timm(num_classes=0)
+    for model in (bare, prune(bare, HeadSet.all(bare)), fuse([bare]), [model_of("timm"), bare]):
+        with pytest.raises(AnswerError, match="has no classifier, only features"):
+            evaluate(model, protocol_of(), resamples=0)
+        with pytest.raises(AnswerError, match="has no classifier, only features"):
+            TemperatureScaler(model).fit((images(4, 0), labels(4)))
 
 
 @pytest.mark.parametrize(

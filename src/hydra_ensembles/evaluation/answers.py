@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
-from hydra_ensembles.backbones import Inputs, UnsupportedBackbone
+from hydra_ensembles.backbones import Backbone, Inputs, UnsupportedBackbone
 from hydra_ensembles.data import Data, as_batches
 from hydra_ensembles.data.batches import inputs_to, rows_of
 from hydra_ensembles.errors import HydraError
 from hydra_ensembles.evaluation.detectors import features_and_logits
-from hydra_ensembles.heads import own_logits
+from hydra_ensembles.fusion import Hydra
+from hydra_ensembles.heads import Member, own_logits
 from hydra_ensembles.store import read_store, tensors_digest, write_store
 
 Model: TypeAlias = nn.Module | Sequence[nn.Module]
@@ -201,6 +202,8 @@ def answers(
         raise AnswerError("no model was given")
     if features and len(asked) > 1:
         raise AnswerError(f"features are those of one network, {len(asked)} were given")
+    for one in asked:
+        _check_has_classes(one)
     device = next((p.device for p in asked[0].parameters()), torch.device("cpu"))
     console = Console(stderr=True)
     disable = not (console.is_terminal if progress is None else progress)
@@ -223,6 +226,16 @@ def answers(
         whole = {name: column[back] for name, column in whole.items()}
     hashes = {"digest": batches.digest, "model": model_digest(asked)} if digest else {}
     return Answers(**whole, **hashes)  # type: ignore[arg-type]
+
+
+def _check_has_classes(model: nn.Module) -> None:
+    """Refuse a model whose features would be judged as if they were logits."""
+    try:
+        view = model if isinstance(model, Hydra) else Backbone.of(model.model if isinstance(model, Member) else model)
+    except UnsupportedBackbone:
+        return
+    if view.num_classes is None and view.contrast is None:
+        raise AnswerError(f"{type(model).__name__} has no classifier, only features; give one with classes")
 
 
 @contextmanager
