@@ -1,6 +1,6 @@
 """recipes/zero-shot.yaml as it is, on weights in open_clip's format: those that run.py trained first.
 
-Run: python benchmarks/clip/recipe.py      (after `run.py --only models/0`; 40 minutes of one core, resumable)
+Run: python benchmarks/clip/recipe.py      (after `run.py --only models/0`; 40 minutes, resumable)
 Writes results/clip/recipe.json.
 """
 
@@ -43,6 +43,8 @@ def main() -> None:
         "weights": tensors_digest(load_file(WEIGHTS / "open_clip_model.safetensors").items()),
         "figures": {name: chosen(about["figures"]) for name, about in found["models"].items()},
         "decisions": found["models"]["hydra"]["about"]["decisions"],
+        "kept": dict(zip(found["heads"]["names"], found["heads"]["members"], strict=True)),
+        "seconds": found["seconds"],
     }
     write_results("clip/recipe", {**figures, "provenance": provenance(packages=PACKAGES, recipe=RECIPE)})
 

@@ -19,7 +19,7 @@ from clip.claims import claims_table
 from clip.methods import METHODS
 from clip.setting import SEEDS, TASK, TOY, WRITTEN
 from command_line import words
-from evidence.page import main_table, read, sets_table, tempered_table
+from evidence.page import main_table, read, score_table, sets_table, tempered_table
 from evidence.summary import results_of, summary_of
 from hydra_ensembles.report import Column, Figure, Row, Table
 
@@ -126,11 +126,14 @@ def as_json(folder: str = "clip") -> str:
 
 def tables(folder: str, found: dict[str, dict[str, Any]]) -> list[str]:
     """Every table, as Markdown."""
-    parts = [claims_table(results_in(folder), TITLES).markdown()]
+    results = results_in(folder)
+    parts = [claims_table(results, TITLES).markdown()]
     for column, summary in found.items():
         sets = list(TASK.columns[column].unknown)
         parts += [main_table(summary, TITLES[column]).markdown()]
         parts += [sets_table(summary, sets, f"{column}: AUROC by unknown set").markdown()]
+        scored = [name for name in summary["methods"] if name not in LEFT_OUT]
+        parts += [score_table(results, column, scored, f"{column}: average OOD AUROC by score").markdown()]
     parts += [tempered_table(found["cifar10"]).markdown().replace("Temperature", "cifar10: temperature", 1)]
     parts += [removed_table(folder).markdown()]
     if scores := read(str(WRITTEN / folder), "taylor-map"):

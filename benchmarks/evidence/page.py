@@ -105,8 +105,13 @@ def choice_table(found: Mapping[str, Any]) -> Table:
     return Table(columns, rows, title="Changes of the recipe, judged on validation data", caption=caption)
 
 
-def score_table(results: Mapping[tuple[str, int], Mapping[str, Any]], column: str, methods: Sequence[str]) -> Table:
-    """Average OOD AUROC by score, for methods that have several."""
+def score_table(
+    results: Mapping[tuple[str, int], Mapping[str, Any]],
+    column: str,
+    methods: Sequence[str],
+    title: str = "Average OOD AUROC by score",
+) -> Table:
+    """The average AUROC by score, for methods that have several."""
     values: dict[str, dict[str, list[float]]] = {}
     for (method, _), result in results.items():
         if method in methods:
@@ -119,7 +124,7 @@ def score_table(results: Mapping[tuple[str, int], Mapping[str, Any]], column: st
         for method in methods
         if method in values
     ]
-    return Table(columns, rows, title="Average OOD AUROC by score", across=True)
+    return Table(columns, rows, title=title, across=True)
 
 
 def tempered_table(summary: Mapping[str, Any]) -> Table:
