@@ -187,7 +187,8 @@ def candidates_table(measured: dict[str, Any]) -> Table:
     ]
     caption = (
         f"ViT-B/32 shapes, {measured['images']} images, {measured['classes']} classes with one prompt, one thread. "
-        "In the last layer both towers compute one token an input."
+        "In the last layer both towers compute one token an input. Of every candidate "
+        f"{measured['join_s']:.3f} s are the meeting of the towers, in batches of {measured['batch']}."
     )
     return Table(columns, rows, title="What a candidate costs", row_heading="Head in", caption=caption)
 

@@ -35,6 +35,7 @@ from hydra_ensembles.evaluation import (
 from hydra_ensembles.evaluation import judged as judging
 from hydra_ensembles.evaluation.answers import model_digest
 from hydra_ensembles.evaluation.judged import judged
+from hydra_ensembles.evaluation.loading import load_network
 from hydra_ensembles.uncertainty import SCORES, FittingError, Temperature
 from tiny_sets import tiny_tokenizer
 
@@ -328,8 +329,11 @@ def test_what_does_not_answer_is_refused_in_one_line(model, message):
     assert "\n" not in str(error.value)
 
 
-def test_features_are_not_judged_as_if_they_were_logits():
+def test_features_are_not_judged_as_if_they_were_logits(tmp_path):
     bare = _timm(num_classes=0)
+    for name, one in {"member": prune(bare, HeadSet.all(bare)), "hydra": fuse([bare])}.items():
+        with pytest.raises(AnswerError, match="has no classifier, only features"):
+            load_network(str(one.save(tmp_path / name)))
     for model in (bare, prune(bare, HeadSet.all(bare)), fuse([bare]), [model_of("timm"), bare]):
         with pytest.raises(AnswerError, match="has no classifier, only features"):
             evaluate(model, protocol_of(), resamples=0)

@@ -106,6 +106,11 @@ class Backbone(Part):
         (tower,) = self.towers.values()
         return None if tower.readout.classifier is None else tower.readout.classifier.out_features
 
+    @property
+    def ends_in_features(self) -> bool:
+        """Is there neither a classifier nor a comparison of two towers, whose answers could be judged?"""
+        return self.num_classes is None and self.contrast is None
+
     def parts(self, inputs: Inputs) -> Mapping[str, Any]:
         """What each tower takes; with several towers, inputs by tower name."""
         if len(self.towers) == 1:

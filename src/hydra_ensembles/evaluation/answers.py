@@ -203,7 +203,7 @@ def answers(
     if features and len(asked) > 1:
         raise AnswerError(f"features are those of one network, {len(asked)} were given")
     for one in asked:
-        _check_has_classes(one)
+        check_has_classes(one)
     device = next((p.device for p in asked[0].parameters()), torch.device("cpu"))
     console = Console(stderr=True)
     disable = not (console.is_terminal if progress is None else progress)
@@ -228,13 +228,13 @@ def answers(
     return Answers(**whole, **hashes)  # type: ignore[arg-type]
 
 
-def _check_has_classes(model: nn.Module) -> None:
+def check_has_classes(model: nn.Module) -> None:
     """Refuse a model whose features would be judged as if they were logits."""
     try:
         view = model if isinstance(model, Hydra) else Backbone.of(model.model if isinstance(model, Member) else model)
     except UnsupportedBackbone:
         return
-    if view.num_classes is None and view.contrast is None:
+    if view.ends_in_features:
         raise AnswerError(f"{type(model).__name__} has no classifier, only features; give one with classes")
 
 

@@ -39,7 +39,7 @@ class Graph(nn.Module):
         super().__init__()
         if not isinstance(hydra, Hydra):
             raise ExportError(f"a {type(hydra).__name__} cannot be exported; fuse members into a hydra first")
-        if hydra.num_classes is None and hydra.contrast is None:
+        if hydra.ends_in_features:
             raise ExportError("this hydra has no classifier, only features; fuse members that have one")
         self.hydra = hydra
         self.several = len(hydra.towers) > 1

@@ -127,6 +127,11 @@ class Hydra(Part):
         classifier: Any = tower.readout.classifier  # type: ignore[union-attr]
         return None if classifier is None else int(classifier.out_features)
 
+    @property
+    def ends_in_features(self) -> bool:
+        """Is there neither a classifier nor a comparison of two towers, whose answers could be judged?"""
+        return self.num_classes is None and self.contrast is None
+
     def members(self, inputs: Inputs) -> Tensor:
         """Every member's logits `(B, M, C)`, in the network's dtype."""
         if self.contrast is None:
@@ -145,7 +150,7 @@ class Hydra(Part):
     @torch.no_grad()
     def predict(self, inputs: Inputs) -> Prediction:
         """Label, probabilities and uncertainty of each input; a decision where a threshold or a quantile is fitted."""
-        if self.num_classes is None and self.contrast is None:
+        if self.ends_in_features:
             raise HydraError("this hydra has no classifier, only features; fuse members that have one")
         return predict(self.members(inputs), self.fitted)
 

@@ -48,7 +48,7 @@ class Working:
     def __init__(self, model: nn.Module):
         self.model = own_copy(model.model if isinstance(model, Member) else model)
         self.backbone = Backbone.of(self.model)
-        if self.backbone.num_classes is None and self.backbone.contrast is None:
+        if self.backbone.ends_in_features:
             raise ScoringError(
                 f"{type(self.model).__name__} has no classifier, so no answers to score heads by; build it with the "
                 "number of classes"
